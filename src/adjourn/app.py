@@ -1,0 +1,275 @@
+"""`Adjourn`: models, tools, agents and the inbox of one application, in one place."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, overload
+
+from adjourn.clock import SYSTEM, Clock
+from adjourn.errors import DefinitionError, DuplicateName, UnknownTool
+from adjourn.events import Limits
+from adjourn.generation import (
+    GenerateResponse,
+    Prompt,
+    Resumption,
+    StreamHandle,
+    items_of,
+    run_generate,
+    start,
+    tools_by_name,
+    with_system,
+)
+from adjourn.loop import Handlers, Prepare, Setting, as_handlers
+from adjourn.model import FunctionModel, Model, ModelRegistry, Plugin, ToolDefinition
+from adjourn.observe import Observer
+from adjourn.parts import Message
+from adjourn.resume import Given
+from adjourn.schema import TypeShape
+from adjourn.stream import Watcher
+from adjourn.tool import AbortSignal, Approval, Backoff, InterruptTool, OnError, Tool, ToolOptions, shape_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Tools = Sequence["Tool[..., Any] | str"]
+
+
+class Adjourn:
+    """One application. `model` is the default for everything in it, a "provider/name" or a model object.
+
+    `limits` bound every turn that brings none of its own; `observers` see each step; `clock` can be faked.
+    """
+
+    def __init__(
+        self,
+        *,
+        plugins: Sequence[Plugin] = (),
+        model: str | Model | None = None,
+        limits: Limits | None = None,
+        observers: Sequence[Observer] = (),
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.models = ModelRegistry(plugins)
+        self.model = model
+        self.limits = limits or Limits()
+        self.observers = tuple(observers)
+        self.clock = clock
+        self.tools: dict[str, Tool[..., Any]] = {}
+
+    # -- defining ----------------------------------------------------------------------------------------------------
+
+    @overload
+    def tool(self, fn: Callable[P, R], /) -> Tool[P, R]: ...
+
+    @overload
+    def tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        approval: Approval | None = None,
+        on_error: OnError = "raise",
+        retries: int = 0,
+        backoff: float | Backoff | Callable[[int], float] | None = None,
+        timeout: float | None = None,
+        idempotent: bool = False,
+        sequential: bool = False,
+    ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+    def tool(
+        self, fn: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str | None = None, **options: Any
+    ) -> Any:
+        """Makes the function below it a tool of this application. The name stays callable as the function was written.
+
+        `approval`: True, or a function of the (validated) input and the context, pauses the call before its body runs.
+        `on_error`: "raise" fails the turn, "model" tells the model, "interrupt" pauses. `retries` more attempts follow a
+        failure, `backoff` seconds apart (doubling; or a Backoff, or a function of the number of failures). `timeout` in
+        seconds, for each attempt. `idempotent` tools may be run again after a crash. A `sequential` tool runs alone.
+        Raises SignatureError for parameters that cannot be described to a model, DuplicateName for a second of its name.
+        """
+
+        def make(fn: Callable[..., Any]) -> Tool[..., Any]:
+            return self.add_tool(Tool(fn, name=name, description=description, options=ToolOptions(**options)))
+
+        return make if fn is None else make(fn)
+
+    def add_tool(self, tool: Tool[..., Any]) -> Tool[..., Any]:
+        """Registers a tool that was made elsewhere. Raises DuplicateName."""
+        if tool.name in self.tools:
+            raise DuplicateName(f"there is a tool {tool.name!r} already")
+        self.tools[tool.name] = tool
+        return tool
+
+    def define_interrupt(
+        self, name: str, description: str, input_schema: Any = None, output_schema: Any = None
+    ) -> InterruptTool:
+        """A tool without a body: the model asks, a person responds. `input_schema` and `output_schema` are types."""
+        tool = InterruptTool(name, description, input_schema, output_schema)
+        self.add_tool(tool)
+        return tool
+
+    def define_model(self, name: str, fn: Callable[..., Any]) -> Model:
+        """Registers a function as a model; it takes a ModelRequest (and `emit`) and returns a ModelReply, Message or text."""
+        model = FunctionModel(fn, name)
+        self.models.add(model)
+        return model
+
+    def list_models(self) -> list[str]:
+        """The names of all models that plugins list or that were defined here."""
+        return self.models.names()
+
+    # -- generating --------------------------------------------------------------------------------------------------
+
+    @overload
+    async def generate(
+        self, prompt: Prompt | Message | None = None, *, output: type[T], **options: Any
+    ) -> GenerateResponse[T]: ...
+
+    @overload
+    async def generate(
+        self,
+        prompt: Prompt | Message | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        system: str | None = None,
+        model: str | Model | None = None,
+        tools: Tools | None = None,
+        config: Any = None,
+        output: None = None,
+        resume_respond: Given = None,
+        resume_restart: Given = None,
+        on_interrupt: Handlers = None,
+        prepare: Prepare | None = None,
+        limits: Limits | None = None,
+        context: Any = None,
+        abort_signal: AbortSignal | None = None,
+    ) -> GenerateResponse[Any]: ...
+
+    async def generate(self, prompt: Prompt | Message | None = None, **options: Any) -> GenerateResponse[Any]:
+        """Runs one turn: the model and the tools it calls, until it ends or pauses.
+
+        Give a `prompt`, or `messages` that end with the user (or a tool's results), or a resume. `output` is a type the
+        reply must have. A paused response has `finish_reason == "interrupted"` and `interrupts`; make answers with
+        `respond_to_interrupt`, `restart_tool` and `decline_interrupt` and pass them as `resume_respond` and
+        `resume_restart`, with the same tools. `context` reaches the tools as `ctx.context`.
+
+        Raises ToolFailed, ModelError, LimitReached (each with everything kept as `.response`), ResumeError for an answer
+        that does not fit (nothing ran), and InvalidRequest.
+        """
+        return await _Call(self, prompt, None, **options).run()
+
+    def generate_stream(self, prompt: Prompt | Message | None = None, **options: Any) -> StreamHandle[Any]:
+        """Like `generate`, at once in the background: read `.stream`, await `.response`. Takes the same arguments."""
+        watcher = Watcher()
+        call = _Call(self, prompt, watcher, **options)
+
+        async def run() -> GenerateResponse[Any]:
+            try:
+                return await call.run()
+            finally:
+                watcher.feed.close()
+
+        task = asyncio.get_running_loop().create_task(run())
+        task.add_done_callback(lambda t: None if t.cancelled() else t.exception())  # whoever only reads the stream
+        return StreamHandle(watcher, task)
+
+    def find_tool(self, name: str) -> Tool[..., Any] | None:
+        return self.tools.get(name)
+
+    def pick_tools(self, tools: Tools) -> Mapping[str, Tool[..., Any]]:
+        """Tools by name, from tools, names and plain functions. Raises UnknownTool, DuplicateName."""
+        return tools_by_name([self._pick(t) for t in tools])
+
+    def _pick(self, given: Any) -> Tool[..., Any]:
+        if isinstance(given, Tool):
+            return given  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(given, str):
+            found = self.tools.get(given)
+            if found is None:
+                raise UnknownTool(f"there is no tool {given!r}; known: {', '.join(sorted(self.tools)) or 'none'}")
+            return found
+        if callable(given):
+            return Tool(given)
+        raise DefinitionError(f"tools= takes tools, names of tools and functions, not {given!r}")
+
+
+def define_tools(tools: Mapping[str, Tool[..., Any]]) -> list[ToolDefinition]:
+    """What a model is told about these tools."""
+    return [ToolDefinition(t.name, t.description, t.input_schema, t.output_schema) for t in tools.values()]
+
+
+def output_shape(output: Any) -> TypeShape | None:
+    """The shape of an `output=` type, made once a type."""
+    return None if output is None else shape_of(output)
+
+
+class _Call:
+    """The arguments of one `generate`, checked and made into a setting."""
+
+    def __init__(
+        self,
+        app: Adjourn,
+        prompt: Prompt | Message | None,
+        watcher: Watcher | None,
+        *,
+        messages: Sequence[Message] | None = None,
+        system: str | None = None,
+        model: str | Model | None = None,
+        tools: Tools | None = None,
+        config: Any = None,
+        output: Any = None,
+        resume_respond: Given = None,
+        resume_restart: Given = None,
+        on_interrupt: Handlers = None,
+        prepare: Prepare | None = None,
+        limits: Limits | None = None,
+        context: Any = None,
+        abort_signal: AbortSignal | None = None,
+    ) -> None:
+        limits = limits or app.limits
+        items = items_of(resume_respond, resume_restart)
+        self.app = app
+        self.resumption: Resumption | None = None
+        if items is not None:
+            if prompt is not None:
+                raise DefinitionError("a resume takes no prompt: answer the pause first, then say more")
+            if messages is not None:
+                messages = with_system(list(messages), system)
+            self.resumption = Resumption(messages, items, limits)
+            if tools is None and self.resumption.round is not None:
+                tools = self.resumption.round.tools
+        else:
+            self.turn = start(prompt, messages, system, limits)
+        picked = app.pick_tools(tools) if tools else {}
+        self.tools = tuple(picked.values())
+        self.setting = Setting(
+            app.models.find(model or app.model),
+            picked,
+            define_tools(picked) if picked else (),
+            None,
+            config,
+            output_shape(output),
+            prepare,
+            as_handlers(on_interrupt, {**app.tools, **picked}),
+            context,
+            None,
+            abort_signal,
+            watcher,
+            None,
+            app.clock,
+            app.observers,
+        )
+
+    async def run(self) -> GenerateResponse[Any]:
+        turn = None
+        if self.resumption is not None:
+            find = {**self.app.tools, **self.setting.tools}.get
+            turn = self.resumption.claim(find, self.app.clock.now(), self.tools)
+        return await run_generate(self.setting, turn or self.turn, self.resumption, self.tools)
+
+
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Runs one coroutine to its end, for scripts. Not for use inside a running event loop."""
+    return asyncio.run(work)
+
+
+Genkit = Adjourn

@@ -1,0 +1,196 @@
+"""Models: what one is given, what it gives back, and how one is found by name."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from adjourn.errors import DefinitionError, DuplicateName, UnknownModel
+from adjourn.parts import Chunk, FinishReason, Message, Metadata, Part, Usage
+
+Emit: TypeAlias = Callable[[Chunk], None]
+
+
+class ToolDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+    """What a model is told about a tool. The schemas are JSON schema."""
+
+    name: str
+    description: str = ""
+    input_schema: Mapping[str, Any] | None = None
+    output_schema: Mapping[str, Any] | None = None
+
+
+class ModelRequest(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+    """One call of a model. `streaming` says whether anybody listens; `output_schema` is set for `output=`."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolDefinition] = ()
+    config: Any = None
+    output_schema: Mapping[str, Any] | None = None
+    streaming: bool = False
+
+
+class ModelReply(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+    """What a model said. `raw` is whatever the provider sent beside it, and is not stored."""
+
+    message: Message
+    finish_reason: FinishReason = "stop"
+    usage: Usage = Usage()
+    raw: Any = None
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Anything with a name that turns a request into a reply.
+
+    It may call `emit` with chunks as they come, and returns the whole message all the same (`collect` builds it from the
+    chunks). It raises ModelError for what went wrong. Chunks are for watching; the reply is what counts.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply: ...
+
+
+@runtime_checkable
+class Plugin(Protocol):
+    """Brings models under a prefix: `name` is what stands before the slash."""
+
+    @property
+    def name(self) -> str: ...
+
+    def model(self, name: str) -> Model:
+        """The model of this name (without the prefix). Raises UnknownModel."""
+        ...
+
+    def list_models(self) -> Iterable[str]:
+        """The names it knows, without the prefix; it may take others too."""
+        ...
+
+
+class FunctionModel:
+    """A function as a model: it takes a request, or a request and `emit`, and returns a ModelReply, a Message or a text."""
+
+    def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
+        self._fn = fn
+        self._name: str = name or getattr(fn, "__name__", "model")
+        self._takes_emit = len(inspect.signature(fn).parameters) > 1
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        value = self._fn(request, emit) if self._takes_emit else self._fn(request)
+        if inspect.isawaitable(value):
+            value = await value
+        return as_reply(value)
+
+
+def as_reply(value: Any) -> ModelReply:
+    """A reply from the short forms: a ModelReply, a Message, a Part, a text, or a list of parts and texts."""
+    if isinstance(value, ModelReply):
+        return value
+    if isinstance(value, Message):
+        return ModelReply(value)
+    items: list[Any] = value if isinstance(value, list) else [value]
+    parts = [Part(text=item) if isinstance(item, str) else item for item in items]
+    wrong = [p for p in parts if not isinstance(p, Part)]
+    if wrong:
+        raise DefinitionError(f"a model must return a ModelReply, a Message, parts or texts, not {wrong[0]!r}")
+    return ModelReply(Message("model", parts))
+
+
+EXTRAS: Mapping[str, tuple[str, str]] = {
+    "googleai": ("google", "adjourn.plugins.google_genai.GoogleAI()"),
+    "vertexai": ("google", "adjourn.plugins.google_genai.VertexAI()"),
+    "openai": ("openai", "adjourn.plugins.openai.OpenAI()"),
+    "ollama": ("openai", "adjourn.plugins.openai.OpenAICompatible('ollama', base_url=...)"),
+    "anthropic": ("anthropic", "adjourn.plugins.anthropic.Anthropic()"),
+    "local": ("local", "adjourn.plugins.local.Local()"),
+}
+
+
+class ModelRegistry:
+    """Models by "provider/name"."""
+
+    def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
+        self._plugins: dict[str, Plugin] = {}
+        self._models: dict[str, Model] = {}
+        for plugin in plugins:
+            if plugin.name in self._plugins:
+                raise DuplicateName(f"two plugins are called {plugin.name!r}")
+            self._plugins[plugin.name] = plugin
+
+    def add(self, model: Model) -> None:
+        """Registers a model under its own name. Raises DuplicateName."""
+        if model.name in self._models:
+            raise DuplicateName(f"there is a model {model.name!r} already")
+        self._models[model.name] = model
+
+    def names(self) -> list[str]:
+        """Every name that is known, sorted."""
+        listed = [f"{p.name}/{m}" for p in self._plugins.values() for m in p.list_models()]
+        return sorted({*self._models, *listed})
+
+    def find(self, model: "str | Model | None") -> Model:
+        """The model of this name, or the object itself. Raises UnknownModel with what is known and what to install."""
+        if model is None:
+            raise UnknownModel("no model: give model= here or to Adjourn(model=...)")
+        if not isinstance(model, str):
+            if not callable(model):
+                raise UnknownModel(f"model={model!r} is neither a name nor a model")
+            return model
+        found = self._models.get(model)
+        if found is None:
+            prefix, _, rest = model.partition("/")
+            plugin = self._plugins.get(prefix)
+            if plugin is None or not rest:
+                raise UnknownModel(self._unknown(model, prefix))
+            found = self._models[model] = plugin.model(rest)
+        return found
+
+    def _unknown(self, model: str, prefix: str) -> str:
+        known = ", ".join(self.names()) or "none"
+        text = f"there is no model {model!r}. Known models: {known}."
+        if prefix in EXTRAS:
+            extra, call = EXTRAS[prefix]
+            text += f" For {prefix}/ models: pip install 'adjourn[{extra}]' and Adjourn(plugins=[{call}])."
+        return text
+
+
+def collect(chunks: Iterable[Chunk], *, finish_reason: FinishReason = "stop", usage: Usage = Usage()) -> ModelReply:
+    """The reply that these chunks add up to. Neighbouring texts (and reasonings) without metadata join into one part."""
+    content: list[Part] = []
+    texts: list[str] = []
+    kind = ""
+
+    def flush() -> None:
+        nonlocal kind
+        if kind:
+            joined = "".join(texts)
+            content.append(Part(text=joined) if kind == "text" else Part(reasoning=joined))
+            texts.clear()
+            kind = ""
+
+    for chunk in chunks:
+        for part in chunk.content:
+            new = "text" if part.text is not None else "reasoning" if part.reasoning is not None else ""
+            if not new or part.metadata:
+                flush()
+                content.append(part)
+                continue
+            if new != kind:
+                flush()
+                kind = new
+            texts.append(part.text if part.text is not None else part.reasoning or "")
+    flush()
+    return ModelReply(Message("model", content), finish_reason, usage)
+
+
+def note_of(part: Part, key: str) -> Any:
+    """A provider's own note on a part (its metadata), or None."""
+    metadata: Metadata = part.metadata or {}
+    return metadata.get(key)

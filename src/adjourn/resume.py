@@ -1,0 +1,183 @@
+"""From what people hand in, to decisions that fit: answers and wire parts become events, or a ResumeError and nothing else."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from msgspec import UNSET
+
+from adjourn.answer import Answer
+from adjourn.conform import problems
+from adjourn.errors import (
+    AlreadyResolved,
+    EmptyResume,
+    InvalidInput,
+    InvalidResponse,
+    ModifiedInput,
+    NothingPaused,
+    ResumeError,
+    StaleInterrupt,
+    ToolChanged,
+    ToolGone,
+    UnknownInterrupt,
+    VerbNotAllowed,
+)
+from adjourn.events import Decided, Declined, Responded, Restarted
+from adjourn.parts import OURS, Part, ToolRequest, ToolResponse, canonical, to_json
+from adjourn.schema import Misfit
+from adjourn.state import Call, Turn
+from adjourn.tool import Tool
+from adjourn.turn import open_pause, record
+
+Given: TypeAlias = "Answer | Part | Sequence[Answer | Part] | None"
+FindTool: TypeAlias = Callable[[str], Tool[..., Any] | None]
+
+
+def as_items(respond: Given, restart: Given) -> list[Answer | Part]:
+    """All decisions of one resume. Raises EmptyResume where there are none."""
+    items = [*_listed(respond), *_listed(restart)]
+    if not items:
+        raise EmptyResume("the resume holds no decision; give at least one response, restart or decline")
+    return items
+
+
+def _listed(given: Given) -> list[Answer | Part]:
+    if given is None:
+        return []
+    items = [given] if isinstance(given, (Answer, Part)) else list(given)
+    for item in items:
+        if not isinstance(item, (Answer, Part)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ResumeError(
+                f"{item!r} is no decision: use respond_to_interrupt(...), restart_tool(...) or decline_interrupt(...)"
+            )
+    return items
+
+
+def decide(turn: Turn, items: Sequence[Answer | Part], find_tool: FindTool, now: float) -> tuple[Turn, list[Decided]]:
+    """The turn after all of these decisions, and their events. All are valid or none is taken."""
+    events: list[Decided] = []
+    seen: set[str] = set()
+    for item in items:
+        event = _event(turn, item, now)
+        if event.interrupt in seen:
+            raise ResumeError(f"interrupt {event.interrupt} is decided twice in one resume; give one decision for each")
+        seen.add(event.interrupt)
+        check(turn, event, find_tool)
+        events.append(event)
+    for event in events:
+        turn = record(turn, event)
+    return turn, events
+
+
+def check(turn: Turn, event: Decided, find_tool: FindTool) -> None:
+    """Raises the ResumeError that says why this decision cannot be taken."""
+    _, call = open_pause(turn, event.interrupt)
+    pause, name = call.pause, call.request.name
+    assert pause is not None
+    if isinstance(event, Responded) and pause.response is not None:
+        faults = problems(pause.response, event.output)
+        if faults:
+            text = "; ".join(f"{p['path']}: {p['message']}" for p in faults)
+            raise InvalidResponse(f"the response to tool {name!r} does not fit its declared type: {text}", faults)
+    if not isinstance(event, Restarted):
+        return
+    if "restart" not in pause.allow:
+        raise VerbNotAllowed(f"tool {name!r} cannot be restarted; it only takes a response (or a decline)")
+    tool = find_tool(name)
+    if tool is None:
+        raise ToolGone(
+            f"tool {name!r} is not defined here, so it cannot be restarted. The pause is kept: define it (or pass it in "
+            "tools=), or respond or decline instead"
+        )
+    if pause.version and pause.version != tool.version:
+        raise ToolChanged(
+            f"the input schema of tool {name!r} changed since the pause, so what was shown may not be what would run. "
+            "The pause is kept: respond or decline instead"
+        )
+    if event.input is not UNSET:
+        _check_input(tool, event.input)
+
+
+def _check_input(tool: Tool[..., Any], value: Any) -> None:
+    try:
+        tool.shape.validate(value)
+    except Misfit as e:
+        raise InvalidInput(f"the replaced input does not fit tool {tool.name!r}: {e}", e.problems) from None
+
+
+def _event(turn: Turn, item: Answer | Part, now: float) -> Decided:
+    if isinstance(item, Answer):
+        event = item.event
+        try:
+            open_pause(turn, event.interrupt)
+        except (UnknownInterrupt, NothingPaused):
+            if _answered(turn, item.paused.tool_request):
+                raise AlreadyResolved(
+                    f"interrupt {event.interrupt} of tool {item.paused.name!r} was already answered"
+                ) from None
+            raise
+        if item.after and isinstance(event, Restarted):
+            event = Restarted(event.interrupt, event.metadata, event.input, event.by, now + item.after)
+        return event
+    if item.tool_response is not None:
+        return _respond(turn, item, item.tool_response)
+    if item.tool_request is not None:
+        return _restart(turn, item, item.tool_request)
+    raise ResumeError("a resume takes tool responses (to respond) and tool requests (to restart), and this part is neither")
+
+
+def _respond(turn: Turn, part: Part, response: ToolResponse) -> Responded | Declined:
+    interrupt = _find(turn, part, response).pause
+    assert interrupt is not None
+    if part.ours.get("declined"):
+        return Declined(interrupt.id, str((response.output or {}).get("reason", "")))
+    kept = {k: v for k, v in (part.metadata or {}).items() if k not in (OURS, "interruptResponse")}
+    return Responded(interrupt.id, to_json(response.output, "response"), kept or None)
+
+
+def _restart(turn: Turn, part: Part, request: ToolRequest) -> Restarted:
+    call = _find(turn, part, request)
+    metadata = part.metadata or {}
+    assert call.pause is not None
+    resumed = metadata.get("resumed")
+    extra = None if resumed is True else to_json(resumed, "restart metadata")
+    if canonical(to_json(request.input)) == canonical(call.input):
+        return Restarted(call.pause.id, extra)
+    if "replacedInput" in metadata and canonical(to_json(metadata["replacedInput"])) == canonical(call.input):
+        return Restarted(call.pause.id, extra, to_json(request.input, "replaced input"))
+    raise ModifiedInput(
+        f"the restart of tool {request.name!r} carries modified inputs: a restart runs what was shown. To change the input, "
+        "say so: restart(replace_input=...)"
+    )
+
+
+def _find(turn: Turn, part: Part, named: ToolRequest | ToolResponse) -> Call:
+    interrupt = part.ours.get("interrupt") or (part.ours.get("pause") or {}).get("id")
+    if interrupt is not None:
+        return open_pause(turn, interrupt)[1]
+    for call in turn.calls:
+        if call.request.name == named.name and call.request.ref == named.ref:
+            if call.state == "paused":
+                return call
+            raise AlreadyResolved(f"tool {named.name!r} (ref {named.ref}) was already answered")
+    if _answered(turn, named):
+        raise StaleInterrupt(
+            f"tool {named.name!r} (ref {named.ref}) is no longer pending: it is not in the last model message"
+        )
+    if not turn.calls:
+        raise NothingPaused(
+            f"tool {named.name!r} (ref {named.ref}) was not found in session history as an open pause: the messages end in "
+            "no pause. Pass response.messages, or leave messages= out"
+        )
+    raise UnknownInterrupt(f"tool {named.name!r} (ref {named.ref}) was not found in session history")
+
+
+def _answered(turn: Turn, named: ToolRequest | ToolResponse) -> bool:
+    if named.ref is None:
+        return False
+    return any(
+        (r := part.tool_request) is not None and r.name == named.name and r.ref == named.ref
+        for messages in (turn.added, turn.history)
+        for message in messages
+        if message.role == "model"
+        for part in message.content
+    )

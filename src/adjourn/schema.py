@@ -1,0 +1,252 @@
+"""From Python types to JSON schema, and from JSON to validated Python values. The only home of pydantic in the core.
+
+pydantic is imported when the first type is described, not with `adjourn`.
+"""
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from adjourn.docstring import read_docstring
+from adjourn.errors import SignatureError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+Schema = Mapping[str, Any]
+
+
+class Misfit(ValueError):
+    """A value does not fit a type. `problems` has a `path` (as in `$.lines[0].sku`) and a `message` for each fault."""
+
+    def __init__(self, problems: Sequence[Mapping[str, str]]) -> None:
+        super().__init__("; ".join(f"{p['path']}: {p['message']}" for p in problems))
+        self.problems = list(problems)
+
+
+class TypeShape:
+    """A type as JSON schema, with its validation."""
+
+    def __init__(self, kind: Any) -> None:
+        self._adapter = _adapter(kind, "type")
+        self.schema: Schema = _json_schema(self._adapter)
+
+    def validate(self, value: Any) -> Any:
+        """`value` (JSON data) as the Python type. Raises Misfit."""
+        return _validate(self._adapter, value)
+
+    def parse(self, text: str) -> Any:
+        """The type's value out of a model's text, which may stand in a code fence. Raises Misfit."""
+        try:
+            data = json.loads(_unfenced(text))
+        except ValueError as e:
+            raise Misfit([{"path": "$", "message": f"is not JSON: {e}"}]) from None
+        return self.validate(data)
+
+
+class InputShape:
+    """What a function takes, as one JSON object, and how such an object becomes its arguments.
+
+    A function with exactly one required parameter that is a model, dataclass or TypedDict takes that object itself; any
+    other takes an object with a property a parameter.
+    """
+
+    def __init__(self, fn: Callable[..., Any], context_type: type) -> None:
+        self.name = getattr(fn, "__name__", "tool")
+        self.description, texts = read_docstring(fn)
+        hints = _hints(fn, self.name)
+        self.returns: Any = hints.get("return", inspect.Signature.empty)
+        self.context_name: str | None = None
+        self._positional: list[str] = []
+        self._names: list[str] = []
+        given: dict[str, tuple[Any, inspect.Parameter]] = {}
+        for parameter in inspect.signature(fn).parameters.values():
+            hint = hints.get(parameter.name, Any)
+            if hint is context_type or context_type in typing.get_args(hint):
+                self.context_name = parameter.name
+                if parameter.kind is parameter.POSITIONAL_ONLY:
+                    self._positional.append(parameter.name)
+                continue
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise SignatureError(
+                    f"tool {self.name!r}: a model cannot be told about {parameter}; "
+                    "name each parameter, or take one list or dict"
+                )
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                self._positional.append(parameter.name)
+            given[parameter.name] = (hint, parameter)
+            self._names.append(parameter.name)
+        self._whole = len(given) == 1 and all(_is_object(h) and p.default is p.empty for h, p in given.values())
+        if self._whole:
+            hint = next(iter(given.values()))[0]
+            self._adapter = _adapter(hint, f"tool {self.name!r}, parameter {self._names[0]!r}")
+            self._extra: Literal["forbid"] | None = "forbid" if _config_extra(hint) is None else None
+        else:
+            self._adapter = _adapter_of_parameters(self.name, given, texts)
+            self._extra = None
+        schema = _json_schema(self._adapter)
+        if self._extra:
+            schema = {**schema, "additionalProperties": False}
+        self.schema: Schema = schema
+
+    def arguments(self, value: Any, context: Any = None) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and named arguments for this input. Raises Misfit where it does not fit the schema."""
+        checked = self.validate(value)
+        if self._whole:
+            named = {self._names[0]: checked}
+        else:
+            named = {name: getattr(checked, f"a{i}") for i, name in enumerate(self._names)}
+        if self.context_name is not None:
+            named[self.context_name] = context
+        return [named.pop(name) for name in self._positional], named
+
+    def validated(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """These arguments as a predicate gets them: the one object itself, or a dict by parameter name."""
+        named = {**dict(zip(self._positional, args, strict=True)), **kwargs}
+        if self.context_name is not None:
+            named.pop(self.context_name, None)
+        return named[self._names[0]] if self._whole else named
+
+    def validate(self, value: Any) -> Any:
+        """The checked value. A string that holds JSON is read first: some models send their arguments so."""
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError as e:
+                raise Misfit([{"path": "$", "message": f"the arguments are broken or cut off: {e}"}]) from None
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise Misfit([{"path": "$", "message": "the arguments must be one JSON object"}])
+        return _validate(self._adapter, value, self._extra)
+
+    def output_schema(self) -> Schema | None:
+        """The schema of the declared return type; None where there is none that can be described."""
+        if self.returns in (inspect.Signature.empty, Any, None, type(None)):
+            return None
+        try:
+            return TypeShape(self.returns).schema
+        except SignatureError:
+            return None  # a return type is a hint to readers; it need not be JSON (ToolOutput, say)
+
+
+def _hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
+    target = inspect.unwrap(fn)
+    if not hasattr(target, "__code__") and not inspect.isclass(target) and callable(target):
+        target = getattr(target, "__call__", target)  # noqa: B004 - an object with __call__, or a partial's function
+    try:
+        closure = inspect.getclosurevars(target).nonlocals if hasattr(target, "__code__") else {}
+        return typing.get_type_hints(target, localns=dict(closure) or None, include_extras=True)
+    except (NameError, TypeError) as e:
+        raise SignatureError(f"tool {name!r}: an annotation cannot be resolved: {e}") from e
+
+
+def _is_object(hint: Any) -> bool:
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    return isinstance(hint, type) and (
+        is_dataclass(hint) or typing.is_typeddict(hint) or hasattr(hint, "model_json_schema")
+    )
+
+
+def _config_extra(hint: Any) -> str | None:
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    config: Mapping[str, Any] = (
+        getattr(hint, "model_config", None) or getattr(hint, "__pydantic_config__", None) or {}
+    )
+    return config.get("extra")
+
+
+def _adapter(kind: Any, where: str) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(kind)
+    except (PydanticUserError, TypeError) as e:
+        raise SignatureError(f"{where}: {kind!r} cannot be described as JSON: {_first_line(e)}") from e
+
+
+def _adapter_of_parameters(
+    name: str, given: Mapping[str, tuple[Any, inspect.Parameter]], texts: Mapping[str, str]
+) -> "TypeAdapter[Any]":
+    from pydantic import ConfigDict, Field, TypeAdapter, create_model
+    from pydantic.errors import PydanticUserError
+
+    fields: dict[str, Any] = {}
+    for i, (parameter_name, (hint, parameter)) in enumerate(given.items()):
+        default: Any = ... if parameter.default is parameter.empty else parameter.default
+        # Fields have names of our own, so that a parameter may be called `schema`, `copy` or `_x`.
+        extra: Any = Field(alias=parameter_name, description=texts.get(parameter_name) or None)
+        fields[f"a{i}"] = (typing.Annotated[hint, extra], default)
+        try:
+            TypeAdapter(hint)
+        except (PydanticUserError, TypeError) as e:
+            raise SignatureError(
+                f"tool {name!r}, parameter {parameter_name!r}: {hint!r} cannot be described as JSON: {_first_line(e)}"
+            ) from e
+    model = create_model(name, __config__=ConfigDict(extra="forbid", validate_default=False), **fields)
+    return TypeAdapter(model)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _json_schema(adapter: "TypeAdapter[Any]") -> Schema:
+    from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+    from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+
+    class Quiet(GenerateJsonSchema):
+        # A default with no JSON form is still a default; it just cannot be shown.
+        ignored_warning_kinds: "set[JsonSchemaWarningKind]" = {"skipped-choice", "non-serializable-default"}
+
+    try:
+        return _untitled(adapter.json_schema(schema_generator=Quiet))
+    except (PydanticInvalidForJsonSchema, PydanticUserError) as e:
+        raise SignatureError(f"no JSON schema: {_first_line(e)}") from e
+
+
+def _untitled(schema: Any, names: bool = False) -> Any:
+    """Without pydantic's made-up titles, which cost every model tokens. `names`: the keys here are properties' names."""
+    if isinstance(schema, dict):
+        items = cast(dict[str, Any], schema).items()
+        return {k: _untitled(v, not names and k in ("properties", "$defs")) for k, v in items if names or k != "title"}
+    if isinstance(schema, list):
+        return [_untitled(v) for v in cast(list[Any], schema)]
+    return schema
+
+
+def _validate(adapter: "TypeAdapter[Any]", value: Any, extra: Literal["forbid"] | None = None) -> Any:
+    from pydantic import ValidationError
+
+    try:
+        return adapter.validate_python(value, extra=extra) if extra else adapter.validate_python(value)
+    except ValidationError as e:
+        raise Misfit(_problems(e)) from None
+
+
+def _problems(error: "ValidationError") -> list[Mapping[str, str]]:
+    out: list[Mapping[str, str]] = []
+    for fault in error.errors(include_url=False, include_context=False):
+        path = "$" + "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in fault["loc"])
+        message = fault["msg"]
+        if fault["type"] == "extra_forbidden":
+            message = "there is no such argument"
+        elif fault["type"] not in ("missing",) and not isinstance(fault["input"], (dict, list)):
+            shown = repr(fault["input"])
+            message = f"{message}, not {shown if len(shown) <= 80 else shown[:80] + '…'}"
+        out.append({"path": path, "message": message})
+    return out
+
+
+def _unfenced(text: str) -> str:
+    text = text.strip()
+    if text.startswith("```"):
+        text = text.split("\n", 1)[-1]
+        text = text.rsplit("```", 1)[0]
+    return text

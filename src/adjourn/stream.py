@@ -1,0 +1,156 @@
+"""What a watcher of a turn reads. The turn never waits for it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+from adjourn.answer import PausedCall
+from adjourn.loop import Progress
+from adjourn.parts import Artifact, Chunk, FinishReason, Part, ToolRequest, ToolResponse
+
+T = TypeVar("T")
+
+
+class TurnEnd:
+    """The last chunk of a leg: why it rests, and at which snapshot."""
+
+    __slots__ = ("finish_reason", "snapshot_id")
+
+    def __init__(self, finish_reason: FinishReason, snapshot_id: str | None) -> None:
+        self.finish_reason = finish_reason
+        self.snapshot_id = snapshot_id
+
+
+class StreamChunk:
+    """One piece of news: text, a paused request, a tool's result, progress, an artifact, a state patch or the end.
+
+    Each property is None (or "") where the chunk is of another kind. `raw` is the message chunk in its wire form.
+    """
+
+    __slots__ = ("_seen", "_texts", "artifact", "custom_patch", "interrupt", "progress", "raw", "turn_end")
+
+    def __init__(
+        self,
+        raw: Chunk | None = None,
+        *,
+        interrupt: Any = None,
+        progress: Progress | None = None,
+        artifact: Artifact | None = None,
+        custom_patch: list[dict[str, Any]] | None = None,
+        turn_end: TurnEnd | None = None,
+        texts: list[str] | None = None,
+    ) -> None:
+        self.raw = raw
+        self.interrupt = interrupt
+        self.progress = progress
+        self.artifact = artifact
+        self.custom_patch = custom_patch
+        self.turn_end = turn_end
+        self._texts = texts
+        self._seen = len(texts) if texts is not None else 0
+
+    @property
+    def text(self) -> str:
+        return self.raw.text if self.raw is not None else ""
+
+    @property
+    def reasoning(self) -> str:
+        return self.raw.reasoning if self.raw is not None else ""
+
+    @property
+    def accumulated_text(self) -> str:
+        """All text of this leg up to and with this chunk."""
+        return "".join(self._texts[: self._seen]) if self._texts is not None else ""
+
+    def _first(self, kind: str) -> Any:
+        if self.raw is not None:
+            for part in self.raw.content:
+                value = getattr(part, kind)
+                if value is not None:
+                    return value
+        return None
+
+    @property
+    def tool_request(self) -> ToolRequest | None:
+        """The request that just paused."""
+        return self._first("tool_request")
+
+    @property
+    def tool_response(self) -> ToolResponse | None:
+        """The (first) result that goes to the model; `raw.content` has them all."""
+        return self._first("tool_response")
+
+    def __repr__(self) -> str:
+        for kind in ("interrupt", "progress", "artifact", "custom_patch", "turn_end"):
+            if getattr(self, kind) is not None:
+                return f"<StreamChunk {kind}>"
+        return f"<StreamChunk {self.raw!r}>"
+
+
+class Feed(Generic[T]):
+    """An endless list that can be read while it grows, by any number of readers, each from the start."""
+
+    __slots__ = ("_closed", "_items", "_waiting")
+
+    def __init__(self) -> None:
+        self._items: list[T] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._closed = False
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        if self._waiting:
+            self._wake()
+
+    def close(self) -> None:
+        """No more will come."""
+        self._closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        position = 0
+        items = self._items
+        while True:
+            while position < len(items):
+                yield items[position]
+                position += 1
+            if self._closed:
+                return
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+
+
+class Watcher:
+    """Turns what the driver tells into chunks of a feed, and collects the interrupts on the way."""
+
+    __slots__ = ("_texts", "feed", "interrupts")
+
+    def __init__(self) -> None:
+        self.feed: Feed[StreamChunk] = Feed()
+        self.interrupts: list[Any] = []
+        self._texts: list[str] = []
+
+    def __call__(self, news: Chunk | Progress | PausedCall) -> None:
+        """The driver's sink."""
+        if isinstance(news, Chunk):
+            text = news.text
+            if text and news.role == "model":
+                self._texts.append(text)
+            self.feed.put(StreamChunk(news, texts=self._texts))
+        elif isinstance(news, PausedCall):
+            self.pause(news)
+        else:
+            self.feed.put(StreamChunk(progress=news, texts=self._texts))
+
+    def pause(self, interrupt: Any) -> None:
+        """A new pause: in the list before its chunk is in the feed."""
+        self.interrupts.append(interrupt)
+        part = Part(tool_request=interrupt.tool_request, metadata=interrupt.metadata)
+        self.feed.put(StreamChunk(Chunk("tool", 0, [part]), interrupt=interrupt, texts=self._texts))

@@ -1,0 +1,322 @@
+"""Tools: functions a model may call, that may pause. How a pause is answered is in `answer.py`."""
+
+import asyncio
+import functools
+import inspect
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
+
+import msgspec
+
+from adjourn.errors import DefinitionError
+from adjourn.events import Json, Verb
+from adjourn.parts import Metadata, Part, digest, to_json
+from adjourn.schema import InputShape, TypeShape
+
+P = ParamSpec("P")
+R = TypeVar("R")
+OnError = Literal["raise", "model", "interrupt"]
+OnExpiry = Literal["decline", "fail"] | Mapping[Literal["respond"], Any]
+
+
+class Interrupt(BaseException):  # noqa: N818 - it is no error
+    """Raise it in a tool to pause the call until somebody decides.
+
+    `payload` is for whoever decides: any JSON value, model, dataclass, date, Decimal, UUID, Enum, set or bytes.
+    `response` is the type (or JSON schema) an answer must have. `allow` are the decisions it takes besides declining.
+    After `expires_in` seconds nobody can decide any more and `on_expiry` holds: "decline" tells the model that nobody
+    decided, "fail" ends the turn, `{"respond": value}` gives a default. It derives from BaseException, so that a
+    tool's `except Exception` or a retry decorator cannot swallow a pause. Raises NotJSON for a payload that is no JSON.
+    """
+
+    def __init__(
+        self,
+        payload: Any = None,
+        *,
+        response: Any = None,
+        allow: Sequence[Verb] = ("respond", "restart"),
+        expires_in: float | None = None,
+        on_expiry: OnExpiry = "decline",
+    ) -> None:
+        super().__init__(payload)
+        self.payload: Json = to_json(payload, "interrupt payload")
+        self.response: Json = _response_schema(response)
+        self.allow: tuple[Verb, ...] = _verbs(allow)
+        self.expires_in = expires_in
+        self.on_expiry: Json = _expiry(on_expiry)
+
+
+def _verbs(allow: Sequence[Verb]) -> tuple[Verb, ...]:
+    verbs = (allow,) if isinstance(allow, str) else tuple(allow)
+    wrong = [v for v in verbs if v not in ("respond", "restart")]
+    if wrong or not verbs:
+        raise DefinitionError(f"allow={allow!r}: give at least one of 'respond' and 'restart'")
+    return cast(tuple[Verb, ...], verbs)
+
+
+def _expiry(on_expiry: OnExpiry) -> Json:
+    if isinstance(on_expiry, Mapping) and set(on_expiry) == {"respond"}:
+        return {"respond": to_json(on_expiry["respond"], "default response")}
+    if on_expiry not in ("decline", "fail"):
+        raise DefinitionError(f"on_expiry={on_expiry!r}: give 'decline', 'fail' or {{'respond': value}}")
+    return on_expiry
+
+
+def _response_schema(response: Any) -> Json:
+    if response is None or isinstance(response, Mapping):
+        return cast(Json, response)
+    return shape_of(response).schema
+
+
+def shape_of(kind: Any) -> TypeShape:
+    """The shape of a type, made once. Raises SignatureError for what cannot be described as JSON."""
+    try:
+        return _shape_once(kind)
+    except TypeError:  # not hashable: Annotated with a list in it, say
+        return TypeShape(kind)
+
+
+@functools.lru_cache(maxsize=256)
+def _shape_once(kind: Any) -> TypeShape:
+    return TypeShape(kind)
+
+
+class AbortSignal:
+    """Cancels what it was given to. Aborting is final; `reason` is kept for the record."""
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def aborted(self) -> bool:
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str:
+        return self._reason or ""
+
+    def abort(self, reason: str = "aborted by the caller") -> None:
+        """Cancels. A second call changes nothing."""
+        if self._reason is None:
+            self._reason = reason
+            waiting, self._waiting = self._waiting, []
+            for callback in waiting:
+                callback()
+
+    def on_abort(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls `callback` at the abort (now, if it was). Returns what takes it back."""
+        if self.aborted:
+            callback()
+            return lambda: None
+        self._waiting.append(callback)
+        return lambda: self._waiting.remove(callback) if callback in self._waiting else None
+
+
+_NEVER = AbortSignal()
+
+
+@dataclass(slots=True)
+class ToolRunContext:
+    """What a tool may know about its own run. Take it as a parameter with this annotation, anywhere in the list."""
+
+    call_id: str = ""
+    idempotency_key: str = ""
+    attempt: int = 1
+    restarts: tuple[Any, ...] = ()
+    original_input: Any = None
+    context: Any = None
+    session: Any = None
+    abort_signal: AbortSignal = field(default=_NEVER)
+    _progress: Callable[[float | None, str], None] | None = None
+
+    def is_resumed(self) -> bool:
+        """Whether somebody sent the call round again after a pause."""
+        return bool(self.restarts)
+
+    @property
+    def resumed_metadata(self) -> Any:
+        """What came with the last restart: `{}` for a bare one, None where the call was not restarted."""
+        return self.restarts[-1] if self.restarts else None
+
+    def report_progress(self, fraction: float | None = None, text: str = "") -> None:
+        """Tells whoever watches how far the tool is; `fraction` from 0 to 1."""
+        if self._progress is not None:
+            self._progress(fraction, text)
+
+
+@dataclass(frozen=True)
+class ToolOutput:
+    """A result with more than a value: `content` are parts with pictures or files, `metadata` stays off the model."""
+
+    value: Any = None
+    content: Sequence[Part] = ()
+    metadata: Metadata = field(default_factory=dict[str, Any])
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Growing delays in seconds: `base` before the second attempt, `factor` times more before each next, at most `cap`.
+
+    With `jitter` a delay is anything from half of that to all of it, so that many callers do not come back together.
+    """
+
+    base: float = 1.0
+    factor: float = 2.0
+    cap: float = 30.0
+    jitter: bool = True
+
+    def delay(self, failures: int) -> float:
+        """The delay after so many failures (1 or more)."""
+        full = min(self.cap, self.base * self.factor ** min(failures - 1, 64))
+        return full * random.uniform(0.5, 1.0) if self.jitter else full
+
+
+Approval = bool | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class ToolOptions:
+    """How a tool is run. `backoff` is seconds, a Backoff, or a function of the number of failures; `timeout` in seconds."""
+
+    approval: Approval | None = None
+    on_error: OnError = "raise"
+    retries: int = 0
+    backoff: float | Backoff | Callable[[int], float] | None = None
+    timeout: float | None = None
+    idempotent: bool = False
+    sequential: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "model", "interrupt"):
+            raise DefinitionError(f"on_error={self.on_error!r}: give 'raise', 'model' or 'interrupt'")
+        if self.retries < 0:
+            raise DefinitionError(f"retries={self.retries}: give 0 or more")
+        if self.timeout is not None and self.timeout <= 0:
+            raise DefinitionError(f"timeout={self.timeout}: give seconds, more than 0")
+        if self.approval is not None and not isinstance(self.approval, bool) and not callable(self.approval):
+            raise DefinitionError("approval= takes True, False or a function of the input and the context")
+
+    def delay(self, failures: int) -> float:
+        """Seconds to wait after so many failures."""
+        if self.backoff is None:
+            return 0.0
+        if isinstance(self.backoff, Backoff):
+            return self.backoff.delay(failures)
+        if callable(self.backoff):
+            return self.backoff(failures)
+        return Backoff(base=self.backoff, jitter=False).delay(failures)
+
+
+class Tool(Generic[P, R]):
+    """A function with its name, description and schema. Calling it runs the function as it was written."""
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        options: ToolOptions | None = None,
+    ) -> None:
+        self.fn = fn
+        self.shape = InputShape(fn, ToolRunContext)
+        self.name: str = name or self.shape.name
+        self.description: str = description if description is not None else self.shape.description
+        self.options: ToolOptions = options or ToolOptions()
+        self.allow: tuple[Verb, ...] = ("respond", "restart")
+        self.response: Json = None
+        target = inspect.unwrap(fn)
+        self.is_async: bool = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
+            getattr(target, "__call__", None)  # noqa: B004 - an object with an async __call__
+        )
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.fn(*args, **kwargs)
+
+    @property
+    def input_schema(self) -> Mapping[str, Any]:
+        """What a model is told about the input."""
+        return self.shape.schema
+
+    @functools.cached_property
+    def output_schema(self) -> Mapping[str, Any] | None:
+        """The schema of the declared return type, where there is one."""
+        return self.shape.output_schema()
+
+    @functools.cached_property
+    def version(self) -> str:
+        """Changes when the input schema does; a pause keeps it, so that old approvals do not fit new tools."""
+        return digest(self.name, self.input_schema)
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}>"
+
+
+class InterruptTool(Tool[..., Any]):
+    """A tool without a body: each call pauses until somebody responds. It cannot be restarted."""
+
+    def __init__(self, name: str, description: str, input_schema: Any = None, output_schema: Any = None) -> None:
+        fn = _ask(input_schema)
+        super().__init__(fn, name=name, description=description)
+        self.allow = ("respond",)
+        self.response = _response_schema(output_schema)
+
+
+def _ask(input_schema: Any) -> Callable[..., Any]:
+    async def ask(**_: Any) -> Any:
+        raise AssertionError("a respond-only tool has no body")
+
+    if input_schema is None:
+        parameters: list[inspect.Parameter] = []
+    elif isinstance(input_schema, Mapping):
+        raise DefinitionError("input_schema= takes a type: a model, a dataclass or a TypedDict")
+    else:
+        parameters = [inspect.Parameter("input", inspect.Parameter.KEYWORD_ONLY, annotation=input_schema)]
+    ask.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    ask.__annotations__ = {p.name: p.annotation for p in parameters}
+    return ask
+
+
+def tool(
+    fn: Callable[P, R] | None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    **options: Any,
+) -> Any:
+    """Makes a tool that is registered nowhere: `tool(fn)`, `@tool` or `@tool(name=..., retries=...)`."""
+
+    def make(fn: Callable[P, R]) -> Tool[P, R]:
+        return Tool(fn, name=name, description=description, options=ToolOptions(**options))
+
+    return make if fn is None else make(fn)
+
+
+async def run_body(tool: Tool[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Runs the function, a sync one in a thread, and takes a lone Interrupt out of exception groups."""
+    try:
+        if tool.is_async:
+            value = await cast(Awaitable[Any], tool.fn(*args, **kwargs))
+        else:
+            value = await asyncio.to_thread(tool.fn, *args, **kwargs)
+            if inspect.isawaitable(value):
+                value = await value
+        return value
+    except BaseExceptionGroup as group:
+        interrupts, rest = group.split(Interrupt)
+        if interrupts is None:
+            raise
+        if rest is None:
+            raise _first(interrupts) from None
+        first = _first(interrupts)
+        note = f"(a pause was raised beside this error and gave way to it; its payload was {first.payload!r})"
+        rest.add_note(note)
+        raise rest from None
+
+
+def _first(group: BaseExceptionGroup[Any]) -> Interrupt:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else cast(Interrupt, inner)
