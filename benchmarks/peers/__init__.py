@@ -1,20 +1,27 @@
-"""One file a candidate. Each has `START`, what its users import, and `CANDIDATES`: classes with the methods of `Candidate`.
+"""One file a library. Each has `START` (what its users import), `DISTRIBUTIONS` (what they install) and `CANDIDATES`.
 
-Only the standard library may be imported by this file and by the worker, so that nothing but the candidate itself is
-measured in the candidate's process.
+Only the standard library may be imported here and in the worker, so that a candidate's process holds nothing but the
+candidate.
 """
 
 from typing import Any, Protocol
 
 PLACE = "Kyoto"
 QUESTION = "What is the weather in Kyoto?"
+WORD = "word "
+
+OURS = "adjourn_"
+PEERS = ("genkit_", "langgraph_", "pydantic_ai_", "openai_agents", "adk", "strands_")
 
 
 class Candidate(Protocol):
-    """A library with a fake model that answers at once: it calls `weather(place)`, and says "done" to its result.
+    """One way to use a library, with a fake model that answers at once: it calls `weather(place)`, then says "done".
 
-    Every operation checks that the tool ran once and that the model had the last word; `expect` does it.
+    Every operation checks that the tool ran and that the model had the last word; `expect` does it. A method that is
+    missing is a measure that this candidate is not part of.
     """
+
+    label: str
 
     async def tool_turn(self) -> None:
         """A session of one turn: user, model, tool, model."""
@@ -28,10 +35,11 @@ class Candidate(Protocol):
         """Lets the paused tool run, and the turn end."""
         ...
 
-    async def stream(self, chunks: int, pace: float) -> tuple[int, float]:
-        """A turn without a tool whose model emits `chunks` pieces of text, read by somebody who sleeps `pace` s a piece.
+    async def stream(self, chunks: int, yields: bool, pace: float) -> tuple[int, float]:
+        """A turn without a tool, whose model emits `chunks` times WORD, read by somebody who sleeps `pace` s a chunk.
 
-        Returns how many came, and at what `time.perf_counter()` the model had said its last.
+        With `yields` the model lets the event loop go round once after each chunk, as one that reads from a socket does.
+        Returns how many chunks came, and at what `time.perf_counter()` the model had said its last.
         """
         ...
 

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from adjourn.errors import DefinitionError, VerbNotAllowed
-from adjourn.events import Declined, Json, Pause, Responded, Restarted, Verb
+from adjourn.events import Decided, Declined, Json, Pause, Responded, Restarted, Verb
 from adjourn.parts import OURS, Metadata, Part, ToolRequest, ToolResponse, to_json
 from adjourn.state import Turn
 from adjourn.transcript import read_call
@@ -20,7 +20,7 @@ class Answer:
 
     __slots__ = ("after", "event", "paused")
 
-    def __init__(self, event: Responded | Restarted | Declined, paused: "PausedCall", after: float = 0.0) -> None:
+    def __init__(self, event: Decided, paused: "PausedCall", after: float = 0.0) -> None:
         self.event = event
         self.paused = paused
         self.after = after
@@ -33,8 +33,8 @@ class Answer:
             response = ToolResponse(request.name, request.ref, event.output)
             return Part(tool_response=response, metadata={**(event.metadata or {}), "interruptResponse": True})
         note = {"interrupt": event.interrupt}
-        if isinstance(event, Declined):
-            output = {"declined": True, "reason": event.reason}
+        if not isinstance(event, Restarted):
+            output = {"declined": True, "reason": event.reason if isinstance(event, Declined) else "expired"}
             response = ToolResponse(request.name, request.ref, output)
             return Part(tool_response=response, metadata={OURS: {**note, "declined": True}})
         metadata: dict[str, Any] = {"resumed": event.metadata or True, OURS: note}

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
+from adjourn.agent import Agent, AgentOptions, CustomAgent, TurnContext, WhilePaused
+from adjourn.archive import Archive
 from adjourn.clock import SYSTEM, Clock
 from adjourn.errors import DefinitionError, DuplicateName, UnknownTool
 from adjourn.events import Limits
@@ -18,12 +20,15 @@ from adjourn.generation import (
     tools_by_name,
     with_system,
 )
+from adjourn.handle import AgentTurn
+from adjourn.inbox import Inbox
+from adjourn.lease import Keeper
 from adjourn.loop import Handlers, Prepare, Setting, as_handlers
 from adjourn.model import FunctionModel, Model, ModelRegistry, Plugin, ToolDefinition
 from adjourn.observe import Observer
-from adjourn.parts import Message
+from adjourn.parts import Message, new_id
 from adjourn.resume import Given
-from adjourn.schema import TypeShape
+from adjourn.store import MemoryStore, Store
 from adjourn.stream import Watcher
 from adjourn.tool import AbortSignal, Approval, Backoff, InterruptTool, OnError, Tool, ToolOptions, shape_of
 
@@ -36,7 +41,8 @@ Tools = Sequence["Tool[..., Any] | str"]
 class Adjourn:
     """One application. `model` is the default for everything in it, a "provider/name" or a model object.
 
-    `limits` bound every turn that brings none of its own; `observers` see each step; `clock` can be faked.
+    `limits` bound every turn that brings none of its own; `observers` see each step; `clock` can be faked. `secret` signs
+    the state of client-managed sessions; of several, the first signs and all are accepted.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class Adjourn:
         limits: Limits | None = None,
         observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM,
+        secret: str | bytes | Sequence[str | bytes] | None = None,
     ) -> None:
         self.models = ModelRegistry(plugins)
         self.model = model
@@ -54,6 +61,14 @@ class Adjourn:
         self.observers = tuple(observers)
         self.clock = clock
         self.tools: dict[str, Tool[..., Any]] = {}
+        self.agents: dict[str, Agent] = {}
+        self.running: dict[str, AgentTurn] = {}
+        self.holder = new_id("p_")
+        self.keeper = Keeper(clock)
+        self.secrets = _secrets(secret)
+        self.inner_store = MemoryStore()
+        self.inbox = Inbox(self)
+        self.sessions = Archive(self)
 
     # -- defining ----------------------------------------------------------------------------------------------------
 
@@ -117,6 +132,70 @@ class Adjourn:
         """The names of all models that plugins list or that were defined here."""
         return self.models.names()
 
+    def define_agent(
+        self,
+        name: str,
+        *,
+        model: str | Model | None = None,
+        system: str | None = None,
+        tools: Tools | None = None,
+        store: Store | None = None,
+        state: Any = None,
+        output: Any = None,
+        config: Any = None,
+        limits: Limits | None = None,
+        prepare: Prepare | None = None,
+        on_interrupt: Handlers = None,
+        on_message_while_paused: WhilePaused = "refuse",
+        description: str = "",
+    ) -> Agent:
+        """An agent of this application. Without `tools=` it has every tool of the application, with `[]` none.
+
+        Without `store=` its sessions are the caller's to keep (`output.client_state`). `state` is the type of the custom
+        session state, `output` that of its replies. Raises DuplicateName.
+        """
+        options = AgentOptions(
+            model, system, tools, store, state, output, config, limits, prepare, on_interrupt,
+            on_message_while_paused, description,
+        )  # fmt: skip
+        return self._add_agent(Agent(self, name, options))
+
+    def define_custom_agent(
+        self,
+        name: str,
+        fn: Callable[[TurnContext], Any],
+        *,
+        store: Store | None = None,
+        state: Any = None,
+        limits: Limits | None = None,
+        on_message_while_paused: WhilePaused = "refuse",
+        description: str = "",
+    ) -> Agent:
+        """An agent whose turns are a function: it gets a TurnContext and returns a text, parts or a Message."""
+        options = AgentOptions(
+            tools=(), store=store, state=state, limits=limits, on_message_while_paused=on_message_while_paused,
+            description=description,
+        )  # fmt: skip
+        return self._add_agent(CustomAgent(self, name, fn, options))
+
+    def _add_agent(self, agent: Agent) -> Agent:
+        if agent.name in self.agents:
+            raise DuplicateName(f"there is an agent {agent.name!r} already")
+        self.agents[agent.name] = agent
+        return agent
+
+    def stores(self) -> Sequence[Store]:
+        """The stores of its agents, each once."""
+        return list({id(a.store): a.store for a in self.agents.values() if a.store is not None}.values())
+
+    async def recover(self) -> Sequence[AgentTurn]:
+        """Takes up every stored session that waits for a driver; returns the turns that were started.
+
+        They are sessions a dead process left in a turn (its lease must have ended), and sessions that were decided on
+        where nobody could run them. Runs of unknown outcome come back as pauses.
+        """
+        return await self.inbox.recover()
+
     # -- generating --------------------------------------------------------------------------------------------------
 
     @overload
@@ -172,8 +251,13 @@ class Adjourn:
         task.add_done_callback(lambda t: None if t.cancelled() else t.exception())  # whoever only reads the stream
         return StreamHandle(watcher, task)
 
-    def find_tool(self, name: str) -> Tool[..., Any] | None:
-        return self.tools.get(name)
+    def find_model(self, model: str | Model | None) -> Model:
+        """The model of this name, the object itself, or the application's own."""
+        return self.models.find(model or self.model)
+
+    def definitions(self, tools: Mapping[str, Tool[..., Any]]) -> Sequence[ToolDefinition]:
+        """What a model is told about these tools."""
+        return [ToolDefinition(t.name, t.description, t.input_schema, t.output_schema) for t in tools.values()]
 
     def pick_tools(self, tools: Tools) -> Mapping[str, Tool[..., Any]]:
         """Tools by name, from tools, names and plain functions. Raises UnknownTool, DuplicateName."""
@@ -192,14 +276,14 @@ class Adjourn:
         raise DefinitionError(f"tools= takes tools, names of tools and functions, not {given!r}")
 
 
-def define_tools(tools: Mapping[str, Tool[..., Any]]) -> list[ToolDefinition]:
-    """What a model is told about these tools."""
-    return [ToolDefinition(t.name, t.description, t.input_schema, t.output_schema) for t in tools.values()]
-
-
-def output_shape(output: Any) -> TypeShape | None:
-    """The shape of an `output=` type, made once a type."""
-    return None if output is None else shape_of(output)
+def _secrets(secret: str | bytes | Sequence[str | bytes] | None) -> Sequence[bytes]:
+    if secret is None:
+        return ()
+    given = [secret] if isinstance(secret, (str, bytes)) else list(secret)
+    keys = [s.encode() if isinstance(s, str) else s for s in given]
+    if any(len(k) < 16 for k in keys):
+        raise DefinitionError("secret=: give at least 16 bytes, as from secrets.token_bytes(32)")
+    return keys
 
 
 class _Call:
@@ -242,12 +326,12 @@ class _Call:
         picked = app.pick_tools(tools) if tools else {}
         self.tools = tuple(picked.values())
         self.setting = Setting(
-            app.models.find(model or app.model),
+            app.find_model(model),
             picked,
-            define_tools(picked) if picked else (),
+            app.definitions(picked) if picked else (),
             None,
             config,
-            output_shape(output),
+            shape_of(output) if output is not None else None,
             prepare,
             as_handlers(on_interrupt, {**app.tools, **picked}),
             context,

@@ -3,7 +3,7 @@
 The events of a turn, in order, are its journal. They are JSON with a `type`, so they can be stored and replayed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -48,7 +48,7 @@ class Pause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", rep
     """An interrupt as data. `response` is the JSON schema an answer must fit; `expires_at` is in Unix seconds.
 
     `reason` is "tool" (it raised Interrupt), "approval", "error", "outcome_unknown" or "unanswered"; `version` is the
-    tool's at that time.
+    tool's at that time. `path` names the nested agents that it came through, outermost first.
     """
 
     id: str
@@ -59,6 +59,7 @@ class Pause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", rep
     expires_at: float | None = None
     on_expiry: Json = "decline"
     version: str = ""
+    path: tuple[str, ...] = ()
 
 
 # -- what happens to a turn ------------------------------------------------------------------------------------------
@@ -152,6 +153,12 @@ class Expired(_Event, frozen=True, tag="expired"):
     interrupt: str
 
 
+class Forked(_Event, frozen=True, tag="forked"):
+    """This is a branch of its own: its open pauses have these new ids, by their old ones."""
+
+    ids: Mapping[str, str]
+
+
 class TurnEnded(_Event, frozen=True, tag="turnEnded"):
     reason: FinishReason
     error: ErrorInfo | None = None
@@ -177,6 +184,7 @@ Event: TypeAlias = (
     | Restarted
     | Declined
     | Expired
+    | Forked
     | TurnEnded
     | Retried
 )

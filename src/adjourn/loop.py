@@ -40,7 +40,7 @@ from adjourn.resume import decide
 from adjourn.schema import Misfit, TypeShape
 from adjourn.state import Call, CallModel, Finished, Paused, RunTools, Turn
 from adjourn.tool import AbortSignal, Interrupt, InterruptTool, Tool, ToolOutput, ToolRunContext, run_body
-from adjourn.transcript import check_sendable, write
+from adjourn.transcript import check_sendable, written
 from adjourn.turn import next_step, record
 
 Handler: TypeAlias = Callable[[PausedCall], Any]
@@ -52,8 +52,12 @@ Sink: TypeAlias = Callable[["Chunk | Progress | PausedCall"], None]
 class Journal(Protocol):
     """Where events become durable."""
 
-    async def commit(self, turn: Turn, events: Sequence[Event], rest: "Paused | Finished | None") -> None:
-        """Keeps these events; `turn` is the state after them. `rest` is set where the turn comes to rest with them."""
+    async def commit(self, turn: Turn, events: Sequence[Event], rest: "Paused | Finished | None") -> Sequence[Event]:
+        """Keeps these events; `turn` is the state after them. `rest` is set where the turn comes to rest with them.
+
+        Returns decisions that were made elsewhere meanwhile; with any, a pause is no rest and the turn goes on.
+        Cancelling the caller must not undo a commit.
+        """
         ...
 
 
@@ -108,7 +112,9 @@ class Driver:
         self._index = 0
         self._unsaved: list[Event] = []
         self._announced = {c.pause.id for c in turn.paused if c.pause is not None}
-        self._saving: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[Any] | None = None
+        self._firm = False  # whether a commit has been made in this leg, so that it is ours
+        self._decided = False
         self._mark = 0.0
 
     async def run(self) -> Paused | Finished:
@@ -140,7 +146,8 @@ class Driver:
                     return await self._finish(step)
                 elif isinstance(step, Paused):
                     if self.setting.handlers is None or not await self._handled(step):
-                        return await self._pause(step)
+                        if await self._rests(step):
+                            return step
                 else:
                     raise AssertionError("nothing to do, and nothing is running")
         except asyncio.CancelledError:
@@ -155,29 +162,34 @@ class Driver:
         if self.setting.journal is not None:
             self._unsaved.append(event)
 
-    def taken(self, turn: Turn, events: Sequence[Event]) -> None:
-        """The state after decisions that were checked already, to be kept with the next commit."""
+    def taken(self, turn: Turn, events: Sequence[Event], *, decided: bool = True) -> None:
+        """The state after events that were checked already (decisions, a retry), to be kept with the next commit.
+
+        Decisions are kept before a model is called: one that comes too late must cause nothing.
+        """
         self.turn = turn
+        self._decided = decided
         if self.setting.journal is not None:
             self._unsaved.extend(events)
 
-    async def flush(self, rest: Paused | Finished | None = None) -> None:
-        """Returns when everything recorded is durable."""
+    async def flush(self, rest: Paused | Finished | None = None) -> Sequence[Event]:
+        """Returns when everything recorded is durable, with the decisions that came from elsewhere."""
         if self.setting.journal is None:
-            return
+            return ()
         while (saving := self._saving) is not None:
             try:
                 await asyncio.shield(saving)  # whoever cancels us must not cancel a commit
             finally:
                 if saving.done():
                     self._saving = None
-        if self._unsaved or rest is not None:
-            await self._save(rest)
+        return await self._save(rest) if self._unsaved or rest is not None else ()
 
-    async def _save(self, rest: Paused | Finished | None = None) -> None:
+    async def _save(self, rest: Paused | Finished | None = None) -> Sequence[Event]:
         events, self._unsaved = self._unsaved, []
-        if self.setting.journal is not None and (events or rest is not None):
-            await self.setting.journal.commit(self.turn, events, rest)
+        if self.setting.journal is None or not (events or rest is not None):
+            return ()
+        self._firm = True
+        return await self.setting.journal.commit(self.turn, events, rest)
 
     def _flush_soon(self) -> None:
         # The task starts when the model call first waits. Until then events gather, and share its commit.
@@ -195,10 +207,13 @@ class Driver:
         await self.flush(step)
         return step
 
-    async def _pause(self, step: Paused) -> Paused:
-        await self.flush(step)
-        self._announce(step.calls)
-        return step
+    async def _rests(self, step: Paused) -> bool:
+        news = await self.flush(step)
+        for event in news:
+            self.put(event)
+        if not news:
+            self._announce(step.calls)
+        return not news
 
     async def _aborted(self) -> None:
         if self.turn.ended is None:
@@ -214,7 +229,7 @@ class Driver:
             for call in calls:
                 if call.pause is not None and call.pause.id not in self._announced:
                     self._announced.add(call.pause.id)
-                    sink(paused_call(self.turn, call))
+                    sink(paused_call(call))
 
     # -- the model ---------------------------------------------------------------------------------------------------
 
@@ -231,6 +246,8 @@ class Driver:
                 request = await request
             check_sendable(request.messages)
         self.request = request
+        if self._decided and not self._firm:
+            await self.flush()
         self._flush_soon()
         try:
             with observed(setting.observers, seen := Observed("model", setting.model.name, {"key": setting.key})):
@@ -294,10 +311,10 @@ class Driver:
             if run.alone:
                 break
         journaled = [r for r in runs if r.tool is not None and not r.tool.options.idempotent]
-        if journaled and self.setting.journal is not None:
+        if runs and self.setting.journal is not None and (journaled or not self._firm):
             for run in journaled:
                 self.put(ToolStarted(run.call.id))
-            await self.flush()
+            await self.flush()  # nothing runs before the leg is known to be ours
         if len(runs) == 1:
             await self._ran(await runs[0].body(), last=True)
         elif runs:
@@ -351,7 +368,7 @@ class Driver:
             if handler is None:
                 continue
             await self.flush()  # the pause is durable before anyone decides on it
-            answer = handler(paused_call(self.turn, call))
+            answer = handler(paused_call(call))
             if inspect.isawaitable(answer):
                 answer = await answer
             if isinstance(answer, Abort):
@@ -386,11 +403,10 @@ def _signed(event: Any, by: str) -> Event:
     return Declined(event.interrupt, event.reason, by)
 
 
-def paused_call(turn: Turn, call: Call) -> PausedCall:
+def paused_call(call: Call) -> PausedCall:
     """The handle on a paused call, with the part as the transcript shows it."""
-    part = next(p for p in write(turn)[-1].content if p.ours.get("id") == call.id)
     assert call.pause is not None
-    return PausedCall(part, call.pause, call.id)
+    return PausedCall(written(call.part, call), call.pause, call.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +497,7 @@ class _Run:
             expires,
             interrupt.on_expiry,
             tool.version if tool is not None else "",
+            interrupt.path,
         )
 
     async def body(self) -> _Outcome:
@@ -500,7 +517,7 @@ class _Run:
                     value = await self._attempt(tool)
                 return self._returned(value)
             except Interrupt as interrupt:
-                return _Outcome(ToolInterrupted(self.call.id, self._pause(interrupt, "tool"), driver.took()))
+                return _Outcome(ToolInterrupted(self.call.id, self._pause(interrupt, interrupt.reason), driver.took()))
             except asyncio.CancelledError as e:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():

@@ -1,7 +1,7 @@
 """From what people hand in, to decisions that fit: answers and wire parts become events, or a ResumeError and nothing else."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import UNSET
 
@@ -21,7 +21,7 @@ from adjourn.errors import (
     UnknownInterrupt,
     VerbNotAllowed,
 )
-from adjourn.events import Decided, Declined, Responded, Restarted
+from adjourn.events import Decided, Declined, Responded, Restarted, Verb
 from adjourn.parts import OURS, Part, ToolRequest, ToolResponse, canonical, to_json
 from adjourn.schema import Misfit
 from adjourn.state import Call, Turn
@@ -71,8 +71,30 @@ def decide(turn: Turn, items: Sequence[Answer | Part], find_tool: FindTool, now:
 def check(turn: Turn, event: Decided, find_tool: FindTool) -> None:
     """Raises the ResumeError that says why this decision cannot be taken."""
     _, call = open_pause(turn, event.interrupt)
-    pause, name = call.pause, call.request.name
-    assert pause is not None
+    assert call.pause is not None
+    check_fit(call.request.name, call.pause, event, find_tool)
+
+
+class Asked(Protocol):
+    """What a pause says about its answers; a stored interrupt says the same."""
+
+    @property
+    def response(self) -> Any: ...
+
+    @property
+    def allow(self) -> tuple[Verb, ...]: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def path(self) -> tuple[str, ...]: ...
+
+
+def check_fit(name: str, pause: Asked, event: Decided, find_tool: FindTool) -> None:
+    """Raises the ResumeError that says why this decision does not fit what was asked."""
+    if isinstance(event, Responded) and "respond" not in pause.allow:
+        raise VerbNotAllowed(f"tool {name!r} takes no response here; restart it, or decline")
     if isinstance(event, Responded) and pause.response is not None:
         faults = problems(pause.response, event.output)
         if faults:
@@ -82,6 +104,8 @@ def check(turn: Turn, event: Decided, find_tool: FindTool) -> None:
         return
     if "restart" not in pause.allow:
         raise VerbNotAllowed(f"tool {name!r} cannot be restarted; it only takes a response (or a decline)")
+    if pause.path:
+        return  # the nested agent checks it against its own tool
     tool = find_tool(name)
     if tool is None:
         raise ToolGone(

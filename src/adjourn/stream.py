@@ -1,7 +1,7 @@
 """What a watcher of a turn reads. The turn never waits for it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
 from adjourn.answer import PausedCall
@@ -130,11 +130,12 @@ class Feed(Generic[T]):
 class Watcher:
     """Turns what the driver tells into chunks of a feed, and collects the interrupts on the way."""
 
-    __slots__ = ("_texts", "feed", "interrupts")
+    __slots__ = ("_texts", "_wrap", "feed", "interrupts")
 
-    def __init__(self) -> None:
+    def __init__(self, wrap: Callable[[PausedCall], Any] | None = None) -> None:
         self.feed: Feed[StreamChunk] = Feed()
         self.interrupts: list[Any] = []
+        self._wrap = wrap
         self._texts: list[str] = []
 
     def __call__(self, news: Chunk | Progress | PausedCall) -> None:
@@ -145,7 +146,7 @@ class Watcher:
                 self._texts.append(text)
             self.feed.put(StreamChunk(news, texts=self._texts))
         elif isinstance(news, PausedCall):
-            self.pause(news)
+            self.pause(news if self._wrap is None else self._wrap(news))
         else:
             self.feed.put(StreamChunk(progress=news, texts=self._texts))
 

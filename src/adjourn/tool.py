@@ -46,6 +46,9 @@ class Interrupt(BaseException):  # noqa: N818 - it is no error
         self.allow: tuple[Verb, ...] = _verbs(allow)
         self.expires_in = expires_in
         self.on_expiry: Json = _expiry(on_expiry)
+        # Set where a nested agent's pause surfaces as its caller's.
+        self.path: tuple[str, ...] = ()
+        self.reason = "tool"
 
 
 def _verbs(allow: Sequence[Verb]) -> tuple[Verb, ...]:

@@ -33,12 +33,13 @@ def write(turn: Turn) -> list[Message]:
 def _open_message(turn: Turn) -> Message:
     assert turn.open is not None
     calls = iter(turn.calls)
-    content = [_written(p, next(calls)) if p.tool_request is not None else p for p in turn.open.content]
+    content = [written(p, next(calls)) if p.tool_request is not None else p for p in turn.open.content]
     metadata = {**(turn.open.metadata or {}), OURS: {**turn.open.ours, "counts": wire(turn.counts)}}
     return replace(turn.open, content=content, metadata=metadata)
 
 
-def _written(part: Part, call: Call) -> Part:
+def written(part: Part, call: Call) -> Part:
+    """The request part of an open round as the transcript shows it."""
     metadata: dict[str, Any] = dict(part.metadata or {})
     note: dict[str, Any] = {"id": call.id, "state": call.state}
     if call.restarts:

@@ -12,6 +12,7 @@ whoever replays the same events has the same turn. These are the rules:
     ready again; both lead back into the same loop. A call that was sent round again may pause again.
   * A tool that raised fails the turn once its siblings are done. `Retried` makes its call ready again. If it had been
     restarted by a decision it is paused again too, so that another decision can be made instead.
+  * A pause that came through a nested agent takes its decision inward: the call runs again with it.
   * Every bound of `Limits` is checked where one more would be spent: before a model call, and at a new pause.
   * An end by abort or by a limit closes the open calls with a response that says so. Any other failure leaves them open.
 
@@ -31,6 +32,7 @@ from adjourn.events import (
     Declined,
     Event,
     Expired,
+    Forked,
     Json,
     Limits,
     ModelReplied,
@@ -122,7 +124,8 @@ def _stuck(turn: Turn) -> TurnEnded | None:
                 return _limit("repeats", f"tool {call.request.name!r} paused {times} times with the same input and payload")
     if limits.restarts is not None:
         for call in turn.paused:
-            if len(call.restarts) >= limits.restarts and call.error is None:
+            nested = call.pause is not None and call.pause.path  # each answer into a nested agent is a restart here
+            if len(call.restarts) >= limits.restarts and call.error is None and not nested:
                 return _limit("restarts", f"tool {call.request.name!r} was restarted {len(call.restarts)} times and paused again")
     if limits.cycles is not None and counts.cycles >= limits.cycles and not counts.answered:
         return _limit("cycles", f"{counts.cycles} rounds of decisions did not end the turn")
@@ -317,15 +320,27 @@ def _decide(turn: Turn, interrupt: str, verb: Verb | None = None) -> tuple[Turn,
     return replace(turn, counts=counts, fatal=None, ended=None), position, call, pause
 
 
+def _inward(turn: Turn, position: int, call: Call, decision: Metadata) -> Turn:
+    """A pause that came through a nested agent: its call runs again, and takes the decision in there."""
+    payload: Any = call.pause.payload if call.pause is not None else None
+    inner = {**decision, "interrupt": (payload or {}).get("interrupt")}
+    return _put(turn, position, replace(call, state="ready", restarts=(*call.restarts, {"inner": inner}), error=None))
+
+
 def _responded(turn: Turn, event: Responded) -> Turn:
-    turn, position, call, _ = _decide(turn, event.interrupt, "respond")
+    turn, position, call, pause = _decide(turn, event.interrupt, "respond")
+    if pause.path:
+        return _inward(turn, position, call, {"verb": "respond", "output": event.output})
     counts = _again(turn.counts, turn.limits, call, event.output)
     metadata = {**(event.metadata or {}), "interruptResponse": True}
     return _put(turn, position, _answer(call, event.output, None, metadata), counts)
 
 
 def _restarted(turn: Turn, event: Restarted) -> Turn:
-    turn, position, call, _ = _decide(turn, event.interrupt, "restart")
+    turn, position, call, pause = _decide(turn, event.interrupt, "restart")
+    if pause.path:
+        given = {} if event.input is UNSET else {"input": event.input}
+        return _inward(turn, position, call, {"verb": "restart", "metadata": event.metadata, **given})
     call = replace(call, state="ready", restarts=(*call.restarts, event.metadata or {}), due=event.due, error=None)
     if event.input is not UNSET:
         call = replace(call, input=event.input, replaced=True)
@@ -333,13 +348,17 @@ def _restarted(turn: Turn, event: Restarted) -> Turn:
 
 
 def _declined(turn: Turn, event: Declined) -> Turn:
-    turn, position, call, _ = _decide(turn, event.interrupt)
+    turn, position, call, pause = _decide(turn, event.interrupt)
+    if pause.path:
+        return _inward(turn, position, call, {"verb": "decline", "reason": event.reason})
     output = {"declined": True, "reason": event.reason or "The request was declined. Do not repeat it as it is."}
     return _put(turn, position, _answer(call, output, None, _note("declined")))
 
 
 def _expired(turn: Turn, event: Expired) -> Turn:
     turn, position, call, pause = _decide(turn, event.interrupt)
+    if pause.path:
+        return _inward(turn, position, call, {"verb": "expire"})
     if isinstance(pause.on_expiry, Mapping):
         return _put(turn, position, _answer(call, pause.on_expiry["respond"], None, _note("expired")))  # pyright: ignore[reportUnknownArgumentType]
     text = "Nobody decided in time, so this was not done. This is not a refusal."
@@ -348,6 +367,16 @@ def _expired(turn: Turn, event: Expired) -> Turn:
         error = ErrorInfo("DEADLINE_EXCEEDED", f"nobody decided on tool {call.request.name!r} in time", "Expired")
         turn = replace(turn, fatal=error)
     return _put(turn, position, call)
+
+
+def _forked(turn: Turn, event: Forked) -> Turn:
+    calls = [
+        replace(c, pause=replace(c.pause, id=event.ids[c.pause.id]))
+        if c.pause is not None and c.pause.id in event.ids
+        else c
+        for c in turn.calls
+    ]
+    return replace(turn, calls=tuple(calls))
 
 
 def _turn_ended(turn: Turn, event: TurnEnded) -> Turn:
@@ -441,6 +470,7 @@ _RULES: Mapping[type, Any] = {
     Restarted: _restarted,
     Declined: _declined,
     Expired: _expired,
+    Forked: _forked,
     TurnEnded: _turn_ended,
     Retried: _retried,
 }

@@ -1,0 +1,387 @@
+"""Agents: a model, instructions and tools, with sessions that pause and resume."""
+
+import hashlib
+import hmac
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Protocol
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from adjourn.answer import Answer
+from adjourn.clock import Clock
+from adjourn.errors import DefinitionError, InvalidState, SessionNotFound
+from adjourn.events import Expired, Limits, TurnEnded
+from adjourn.handle import AgentInit, AgentTurn, SessionState
+from adjourn.lease import Keeper, transact
+from adjourn.ledger import INNER, Leg, Loaded, Write, load, save, stand
+from adjourn.loop import Handlers, Prepare, Setting, as_handlers
+from adjourn.model import Emit, Model, ModelReply, ModelRequest, ToolDefinition, as_reply
+from adjourn.observe import Observer
+from adjourn.parts import Artifact, ErrorInfo, Message, Part, canonical, wire
+from adjourn.schema import Misfit, TypeShape
+from adjourn.session import AgentSession
+from adjourn.state import Finished
+from adjourn.store import MemoryStore, Snapshot, Store
+from adjourn.tool import Interrupt, Tool, ToolOptions, ToolRunContext, shape_of
+from adjourn.turn import record
+
+WhilePaused = Literal["refuse", "decline", "queue"]
+
+
+class Host(Protocol):
+    """The application, as far as an agent needs it."""
+
+    limits: Limits
+    clock: Clock
+    keeper: Keeper
+    holder: str
+    observers: Sequence[Observer]
+    running: dict[str, AgentTurn]
+    tools: dict[str, Tool[..., Any]]
+    secrets: Sequence[bytes]
+    inner_store: MemoryStore
+
+    def find_model(self, model: "str | Model | None") -> Model: ...
+
+    def pick_tools(self, tools: Sequence[Any]) -> Mapping[str, Tool[..., Any]]: ...
+
+    def definitions(self, tools: Mapping[str, Tool[..., Any]]) -> Sequence[ToolDefinition]: ...
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """What an agent is made of. `tools=None` means every tool of the application, `()` none."""
+
+    model: str | Model | None = None
+    system: str | None = None
+    tools: Sequence[Any] | None = None
+    store: Store | None = None
+    state: Any = None
+    output: Any = None
+    config: Any = None
+    limits: Limits | None = None
+    prepare: Prepare | None = None
+    on_interrupt: Handlers = None
+    on_message_while_paused: WhilePaused = "refuse"
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if self.on_message_while_paused not in ("refuse", "decline", "queue"):
+            raise DefinitionError(
+                f"on_message_while_paused={self.on_message_while_paused!r}: give 'refuse', 'decline' or 'queue'"
+            )
+
+
+class SnapshotView:
+    """One snapshot, as `agent.get_snapshot` shows it: the row, and the whole session seen from it.
+
+    `status` is "expired" for a running one whose process has stopped answering.
+    """
+
+    def __init__(self, loaded: Loaded, limits: Limits, now: float) -> None:
+        self.row: Snapshot = loaded.chain[-1]
+        self.id = self.row.id
+        self.session_id = self.row.session_id
+        self.parent_id = self.row.parent_id
+        self.finish_reason = self.row.finish_reason
+        self.error = self.row.error
+        standing = stand(loaded, limits)
+        messages = [*standing.history]
+        if standing.turn is not None:
+            from adjourn.transcript import write
+
+            messages = write(standing.turn) if self.row.messages is None else [*standing.history, *self.row.messages]
+        self.messages: list[Message] = messages
+        self.state: Any = standing.state
+        self.artifacts: Sequence[Artifact] = standing.artifacts
+        gone = self.row.status == "pending" and loaded.session.head == self.id and loaded.session.lease_until <= now
+        self.status: str = "expired" if gone else self.row.status
+
+
+class Agent:
+    """An agent of an application. `connect` opens a session, new or stored."""
+
+    def __init__(self, host: Host, name: str, options: AgentOptions) -> None:
+        self._host = host
+        self._options = options
+        self.name = name
+        self.store = options.store
+        self.description = options.description or options.system or f"The agent {name}."
+        self.limits = options.limits or host.limits
+        self.clock = host.clock
+        self.keeper = host.keeper
+        self.holder = host.holder
+        self.running = host.running
+        self.on_message_while_paused: str = options.on_message_while_paused
+        self._state: TypeShape | None = shape_of(options.state) if options.state is not None else None
+        self._output: TypeShape | None = shape_of(options.output) if options.output is not None else None
+        self._tools: Mapping[str, Tool[..., Any]] | None = None
+        self._definitions: Sequence[ToolDefinition] = ()
+        self._system = Message("system", [Part(text=options.system)]) if options.system else None
+        if options.tools is not None:
+            self._tools = host.pick_tools(options.tools)
+            self._definitions = host.definitions(self._tools)
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def connect(self, init: AgentInit | None = None) -> AgentSession:
+        """Opens a session: a new one, a stored one by its id or one of its snapshots, or a client-managed state."""
+        return AgentSession(self, init or AgentInit())
+
+    async def get_snapshot(self, *, snapshot_id: str | None = None, session_id: str | None = None) -> SnapshotView | None:
+        """One snapshot, or a session's newest; None where there is none. For looking, not for going on."""
+        if (snapshot_id is None) == (session_id is None):
+            raise DefinitionError("give exactly one of snapshot_id= and session_id=")
+        loaded = await self._loaded(session_id, snapshot_id)
+        if loaded is None or not loaded.chain:
+            return None
+        return SnapshotView(loaded, self.limits, self.clock.now())
+
+    async def _loaded(self, session_id: str | None, snapshot_id: str | None) -> Loaded | None:
+        if self.store is None:
+            raise DefinitionError(f"agent {self.name!r} has no store, so it has no snapshots")
+        work = partial(load, session_id=session_id, snapshot_id=snapshot_id)
+        try:
+            return await transact(self.store, work, read=True)
+        except SessionNotFound:
+            return None
+
+    async def abort(self, snapshot_id: str, reason: str = "aborted") -> str | None:
+        """Ends a running turn by its snapshot, from any process. Returns the status before; None where there is none."""
+        loaded = await self._loaded(None, snapshot_id)
+        if loaded is None or not loaded.chain:
+            return None
+        row = loaded.chain[-1]
+        if row.status != "pending":
+            return row.status
+        here = self.running.get(snapshot_id)
+        if here is not None:
+            here.abort(reason)
+            await here.settled()
+            return "pending"
+        await self._abort_elsewhere(loaded, row, reason)
+        return "pending"
+
+    async def _abort_elsewhere(self, loaded: Loaded, row: Snapshot, reason: str) -> None:
+        assert self.store is not None
+        standing = stand(loaded, self.limits)
+        if standing.turn is None:
+            return
+        end = TurnEnded("aborted", ErrorInfo("CANCELLED", reason, "Aborted"))
+        open_ids = frozenset([c.pause.id for c in standing.turn.paused if c.pause is not None])
+        leg = Leg(
+            row.session_id, row.id, row.turn_id, row.agent, self.holder, row.created, row.parent_id,
+            loaded.session.owner, 0, row.batches, open=open_ids, force=True,
+        )  # fmt: skip
+        turn = record(standing.turn, end)
+        write = Write(leg, turn, [end], Finished(end), self.clock.now(), self.store.lease_seconds, row.state, row.artifacts)
+        await transact(self.store, partial(save, write=write))
+
+    # -- what sessions need ------------------------------------------------------------------------------------------
+
+    def find_tool(self, name: str) -> Tool[..., Any] | None:
+        return self.tools.get(name)
+
+    @property
+    def tools(self) -> Mapping[str, Tool[..., Any]]:
+        """Its tools by name."""
+        return self._host.tools if self._tools is None else self._tools
+
+    def setting(self, session: AgentSession, context: Any) -> Setting:
+        """What one leg is run with."""
+        options, host = self._options, self._host
+        tools = self.tools
+        definitions = self._definitions if self._tools is not None else host.definitions(tools)
+        return Setting(
+            self.model(session),
+            tools,
+            definitions,
+            self._system,
+            options.config,
+            self._output,
+            options.prepare,
+            as_handlers(options.on_interrupt, tools),
+            context,
+            session,
+            None,
+            None,
+            None,
+            self.clock,
+            host.observers,
+        )
+
+    def model(self, session: AgentSession) -> Model:
+        """The model of a leg."""
+        return self._host.find_model(self._options.model)
+
+    def typed_state(self, value: Any) -> Any:
+        """JSON as the `state=` type. Raises InvalidState."""
+        if self._state is None or value is None:
+            return value
+        try:
+            return self._state.validate(value)
+        except Misfit as e:
+            raise InvalidState(f"the state does not fit the state type of agent {self.name!r}: {e}") from None
+
+    def signed(self, state: SessionState) -> SessionState:
+        """The state with a signature, where the application has a secret."""
+        if not self._host.secrets:
+            return state
+        return replace(state, signature=_signature(self._host.secrets[0], self.name, state))
+
+    def verified(self, state: SessionState) -> SessionState:
+        """The state. Raises InvalidState where its signature is missing or does not fit."""
+        secrets = self._host.secrets
+        if secrets and not any(
+            hmac.compare_digest(_signature(s, self.name, state), state.signature or "") for s in secrets
+        ):
+            raise InvalidState(
+                "the session state was not signed by this application, or was altered since; it was refused. Pass the "
+                "client_state exactly as it was given"
+            )
+        return state
+
+    # -- nesting -----------------------------------------------------------------------------------------------------
+
+    def as_tool(self, name: str | None = None, description: str | None = None) -> Tool[..., Any]:
+        """This agent as a tool of another: it takes a `task` in words and returns the agent's answer.
+
+        A pause inside surfaces outside with its path, and the answer to it finds its way back in, in any process.
+        """
+
+        async def delegate(task: str, ctx: ToolRunContext) -> Any:
+            return await self._delegated(task, ctx)
+
+        # Its work is in the inner session's own journal, so running it again goes on rather than repeats.
+        return Tool(
+            delegate,
+            name=name or self.name,
+            description=description if description is not None else self.description,
+            options=ToolOptions(idempotent=True),
+        )
+
+    async def _delegated(self, task: str, ctx: ToolRunContext) -> Any:
+        inner = self if self.store is not None else self._with_store(self._store_of(ctx))
+        session = AgentSession(inner, AgentInit(session_id=f"{INNER}{ctx.call_id}.{self.name}"))
+        await session.load()
+        if session.snapshot_id is None:
+            turn = session.send(task, context=ctx.context, abort_signal=ctx.abort_signal)
+        elif session.interrupts and ctx.is_resumed():
+            turn = _inner_decision(session, ctx.resumed_metadata)
+        elif session.interrupts:
+            turn = None
+        elif session.turn_failed:
+            turn = session.retry(context=ctx.context)
+        else:
+            turn = None
+        if turn is not None:
+            output = await turn.output
+            if output.finish_reason != "interrupted":
+                return output.value if self._output is not None else output.text
+        if session.interrupts:
+            raise _surfaced(self.name, session)
+        return session.last_text
+
+    def _with_store(self, store: Store) -> "Agent":
+        return Agent(self._host, self.name, _stored(self._options, store))
+
+    def _store_of(self, ctx: ToolRunContext) -> Store:
+        outer = ctx.session
+        store = outer.agent.store if outer is not None else None
+        return store if store is not None else self._host.inner_store
+
+
+def _stored(options: AgentOptions, store: Store) -> AgentOptions:
+    from dataclasses import replace as changed
+
+    return changed(options, store=store)
+
+
+def _surfaced(name: str, session: AgentSession) -> Interrupt:
+    first = session.interrupts[0]
+    pause = first.paused.pause
+    interrupt = Interrupt(
+        {"agent": name, "tool": first.name, "input": first.input, "payload": first.payload, "interrupt": first.id},
+        response=pause.response,
+        allow=pause.allow,
+        expires_in=None if pause.expires_at is None else pause.expires_at - session.agent.clock.now(),
+    )
+    interrupt.path = (name, *pause.path)
+    interrupt.reason = pause.reason
+    return interrupt
+
+
+def _inner_decision(session: AgentSession, metadata: Any) -> AgentTurn:
+    decision = (metadata or {}).get("inner") or {}
+    target = next((i for i in session.interrupts if i.id == decision.get("interrupt")), session.interrupts[0])
+    verb = decision.get("verb")
+    if verb == "respond":
+        return target.respond(decision.get("output"))
+    if verb == "decline":
+        return target.decline(decision.get("reason", ""))
+    if verb == "expire":
+        return session.decide(Answer(Expired(target.id), target.paused))
+    return target.restart(decision.get("metadata"), replace_input=decision.get("input", UNSET))
+
+
+def _signature(secret: bytes, agent: str, state: SessionState) -> str:
+    key_id = hashlib.blake2b(secret, digest_size=4).hexdigest()
+    body = canonical([agent, wire(replace(state, signature=None))])
+    return f"{key_id}:{hmac.new(secret, body, hashlib.sha256).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class TurnContext:
+    """What a custom agent's function gets: its session, the conversation, and ways to stream and to notice an abort."""
+
+    session: AgentSession
+    messages: Sequence[Message]
+    emit: Emit
+    context: Any = None
+
+    @property
+    def message(self) -> Message:
+        """What was said last."""
+        return self.messages[-1]
+
+    @property
+    def abort_signal(self) -> Any:
+        return self.session.abort_signal
+
+
+class CustomAgent(Agent):
+    """An agent whose turns are a function: it takes a TurnContext and returns what the agent says."""
+
+    def __init__(self, host: Host, name: str, fn: Callable[[TurnContext], Any], options: AgentOptions) -> None:
+        super().__init__(host, name, options)
+        self._fn = fn
+
+    def model(self, session: AgentSession) -> Model:
+        return _CustomModel(self.name, self._fn, session)
+
+    def _with_store(self, store: Store) -> Agent:
+        return CustomAgent(self._host, self.name, self._fn, _stored(self._options, store))
+
+
+class _CustomModel:
+    # The function stands where a model stands, so a custom agent needs no loop of its own.
+    def __init__(self, name: str, fn: Callable[[TurnContext], Any], session: AgentSession) -> None:
+        self._name = name
+        self._fn = fn
+        self._session = session
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        value = self._fn(TurnContext(self._session, request.messages, emit, self._session.context))
+        if inspect.isawaitable(value):
+            value = await value
+        return as_reply("" if value is None else value)
+
+

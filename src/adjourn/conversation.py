@@ -1,0 +1,117 @@
+"""Where a session stands: its history, the turn that is open, custom state and artifacts; in memory, from a store or a value."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import UNSET
+
+from adjourn.errors import InvalidRequest, SessionConflict
+from adjourn.events import Limits
+from adjourn.handle import SessionState
+from adjourn.ledger import Leg, Loaded, closed, stand
+from adjourn.parts import Artifact, Message, new_id
+from adjourn.state import Turn
+from adjourn.store import Decision
+from adjourn.transcript import read, write
+
+
+class Conversation:
+    """The standing of one session, changed by nothing but a finished leg or a load.
+
+    `turn` is the turn that is paused, or can be retried; `history` what was closed before it. `waiting` are decisions that
+    a driver has yet to take up; `unfinished` is the leg that a dead driver left. `branch` says that this does not stand
+    at the session's own end.
+    """
+
+    def __init__(self, session_id: str, owner: str | None) -> None:
+        self.session_id = session_id
+        self.owner = owner
+        self.snapshot_id: str | None = None
+        self.turn_id = ""
+        self.history: tuple[Message, ...] = ()
+        self.turn: Turn | None = None
+        self.state: Any = None
+        self.artifacts: dict[str, Artifact] = {}
+        self.queue: list[Message] = []
+        self.branch = False
+        self.waiting: tuple[Decision, ...] = ()
+        self.unfinished: Leg | None = None
+
+    @property
+    def paused(self) -> bool:
+        return self.turn is not None and bool(self.turn.paused)
+
+    def messages(self) -> list[Message]:
+        """The transcript; an open round comes last."""
+        return write(self.turn) if self.turn is not None else list(self.history)
+
+    def closed_history(self) -> tuple[Message, ...]:
+        """What a new turn has before it."""
+        return self.history if self.turn is None else (*self.history, *closed(self.turn))
+
+    def adopt(self, loaded: Loaded, agent: str, limits: Limits, holder: str, runs_here: Callable[[str], bool], now: float) -> None:
+        """Stands where the store says. Raises InvalidRequest for another agent's session, SessionConflict for a running one."""
+        session = loaded.session
+        if session.agent != agent:
+            raise InvalidRequest(f"session {session.id!r} belongs to agent {session.agent!r}, not to {agent!r}")
+        self.session_id, self.owner, self.queue = session.id, session.owner, list(session.queue)
+        if not loaded.chain:
+            return
+        last = loaded.chain[-1]
+        standing = stand(loaded, limits)
+        self.history, self.turn, self.state = standing.history, standing.turn, standing.state
+        self.artifacts = {a.name or new_id("a_"): a for a in standing.artifacts}
+        self.snapshot_id, self.turn_id, self.branch = last.id, last.turn_id, not loaded.leaf
+        at_head = last.id == session.head
+        self.waiting = tuple(loaded.waiting) if at_head and self.paused else ()
+        self.unfinished = None
+        if last.status == "pending" and at_head:
+            mine = session.holder == holder and not runs_here(last.id)
+            if session.lease_until > now and not mine:
+                raise SessionConflict(
+                    f"a turn of session {session.id!r} is running elsewhere; wait for it, or abort it by its snapshot "
+                    f"{last.id!r}"
+                )
+            leg = self.leg(last.id, agent, holder, last.created, new_turn=False)
+            self.snapshot_id = last.parent_id
+            self.unfinished = Leg(
+                leg.session_id, last.id, last.turn_id, agent, holder, last.created, last.parent_id, leg.owner, 0,
+                last.batches, False, (), leg.open, mine,
+            )  # fmt: skip
+
+    def take(self, state: SessionState, limits: Limits) -> None:
+        """Stands where this value says."""
+        self.state = state.custom
+        self.artifacts = {a.name or new_id("a_"): a for a in state.artifacts}
+        turn = read(list(state.messages), limits) if state.messages else None
+        if turn is not None and turn.open is not None:
+            self.turn, self.history = turn, tuple(turn.history)
+        else:
+            self.history = tuple(state.messages)
+
+    def leg(self, snapshot_id: str, agent: str, holder: str, now: float, *, new_turn: bool) -> Leg:
+        """The next leg from here."""
+        paused = self.turn.paused if self.turn is not None and not new_turn else ()
+        return Leg(
+            self.session_id,
+            snapshot_id,
+            snapshot_id if new_turn or not self.turn_id else self.turn_id,
+            agent,
+            holder,
+            now,
+            self.snapshot_id,
+            self.owner,
+            branch=self.branch,
+            open=frozenset([c.pause.id for c in paused if c.pause is not None]),
+        )
+
+    def rest(self, turn: Turn, snapshot_id: str | None, turn_id: str) -> None:
+        """Stands where a leg came to rest."""
+        self.snapshot_id, self.turn_id, self.branch = snapshot_id, turn_id, False
+        self.waiting, self.unfinished = (), None
+        over = turn.ended is not None and turn.ended.reason not in ("failed", "aborted")
+        self.history = (*turn.history, *turn.added) if over else tuple(turn.history)
+        self.turn = None if over else turn
+
+
+UNCHANGED = UNSET

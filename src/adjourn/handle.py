@@ -1,0 +1,232 @@
+"""What a caller holds of an agent's session: the turn that is under way, its pauses, and what it came to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from adjourn.answer import Answer, PausedCall
+from adjourn.events import Json, Verb
+from adjourn.parts import Artifact, ErrorInfo, FinishReason, Message, Metadata, Part, ToolRequest, Usage, new_id
+from adjourn.stream import StreamChunk, Watcher
+from adjourn.tool import AbortSignal
+
+
+class SessionState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+    """A whole session as a value, for agents without a store: keep it anywhere and connect with it again.
+
+    `signature` is there when the application has a `secret`; a state that was altered is then refused.
+    """
+
+    session_id: str | None = None
+    messages: Sequence[Message] = ()
+    custom: Json = None
+    artifacts: Sequence[Artifact] = ()
+    signature: str | None = None
+
+
+class AgentInit(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+    """Where to begin: nothing (a new session), a session, one of its snapshots, or the state of a client-managed one.
+
+    `owner` is whose session a new one is.
+    """
+
+    session_id: str | None = None
+    snapshot_id: str | None = None
+    state: SessionState | None = None
+    owner: str | None = None
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Several decisions at once, all or none: answers (`respond_to_interrupt(...)`) or the wire's parts."""
+
+    respond: Sequence[Answer | Part] = ()
+    restart: Sequence[Answer | Part] = ()
+
+
+class AgentOutput(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """What one leg of a turn came to.
+
+    `state` is the custom state; `value` the parsed `output=`; `client_state` the whole session, for an agent without a
+    store. `error` and `limit` are set where the turn failed.
+    """
+
+    session_id: str
+    finish_reason: FinishReason
+    snapshot_id: str | None = None
+    message: Message | None = None
+    messages: Sequence[Message] = ()
+    interrupts: "Sequence[AgentInterrupt]" = ()
+    state: Any = None
+    artifacts: Sequence[Artifact] = ()
+    usage: Usage = Usage()
+    error: ErrorInfo | None = None
+    limit: str | None = None
+    value: Any = None
+    client_state: SessionState | None = None
+
+    @property
+    def text(self) -> str:
+        return self.message.text if self.message is not None else ""
+
+
+class Deciding(Protocol):
+    """The session, as far as an interrupt needs it."""
+
+    def decide(self, answer: Answer) -> "AgentTurn": ...
+
+
+class AgentInterrupt:
+    """A paused call of a session. Each decision returns the next turn, which starts at once."""
+
+    __slots__ = ("_session", "paused")
+
+    def __init__(self, session: Deciding, paused: PausedCall) -> None:
+        self._session = session
+        self.paused = paused
+
+    @property
+    def id(self) -> str:
+        return self.paused.id
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.paused.name
+
+    @property
+    def input(self) -> Json:
+        return self.paused.input
+
+    @property
+    def payload(self) -> Json:
+        """What the tool raised with its Interrupt."""
+        return self.paused.payload
+
+    @property
+    def reason(self) -> str:
+        """Why it waits: "tool", "approval", "error", "outcome_unknown" or "unanswered"."""
+        return self.paused.reason
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The nested agents it came through, outermost first."""
+        return self.paused.pause.path
+
+    @property
+    def allow(self) -> tuple[Verb, ...]:
+        return self.paused.allow
+
+    @property
+    def tool_request(self) -> ToolRequest:
+        return self.paused.tool_request
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.paused.metadata
+
+    def respond(self, output: Any) -> "AgentTurn":
+        """The tool does not run; `output` is its result."""
+        return self._session.decide(self.paused.respond(output))
+
+    def restart(self, metadata: Any = None, *, replace_input: Any = UNSET) -> "AgentTurn":
+        """The tool runs again, and reads `metadata` as `ctx.resumed_metadata`."""
+        return self._session.decide(self.paused.restart(metadata, replace_input=replace_input))
+
+    def decline(self, reason: str = "") -> "AgentTurn":
+        """The tool does not run and the model is told that this was refused, and why."""
+        return self._session.decide(self.paused.decline(reason))
+
+    def __repr__(self) -> str:
+        return f"<AgentInterrupt {self.id} {self.name}({self.input!r}) payload={self.payload!r}>"
+
+
+class AgentTurn:
+    """One leg of a turn, from a message or a decision to where it rests. It runs whether or not anybody reads it.
+
+    Read `stream`; await `output` (or the turn itself). `snapshot_id` is known at once.
+    """
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.snapshot_id: str = new_id("n_")
+        self.watcher = watcher
+        self.signal = AbortSignal()
+        self.stored = asyncio.Event()
+        """Set when the turn is in the store (a background turn), or is over."""
+        self._task: asyncio.Task[AgentOutput] | None = None
+        self._begun = asyncio.Event()
+
+    def begin(self, work: Callable[[], Coroutine[Any, Any, AgentOutput]]) -> None:
+        """Starts it; for the session only."""
+        self._task = asyncio.get_running_loop().create_task(self._run(work))
+        self._task.add_done_callback(_read_exception)
+        self._begun.set()
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, AgentOutput]]) -> AgentOutput:
+        try:
+            return await work()
+        finally:
+            self.stored.set()
+            self.watcher.feed.close()
+
+    @property
+    def stream(self) -> AsyncIterator[StreamChunk]:
+        """What happens, as it happens. The turn never waits for a reader."""
+        return self.watcher.feed.__aiter__()
+
+    def __aiter__(self) -> AsyncIterator[StreamChunk]:
+        return self.stream
+
+    @property
+    def interrupt(self) -> AgentInterrupt | None:
+        """The first pause of this leg; set before its chunk is delivered."""
+        return self.watcher.interrupts[0] if self.watcher.interrupts else None
+
+    @property
+    def interrupts(self) -> list[AgentInterrupt]:
+        return list(self.watcher.interrupts)
+
+    @property
+    def done(self) -> bool:
+        """Whether it rests."""
+        return self._task is not None and self._task.done()
+
+    @property
+    def output(self) -> Coroutine[Any, Any, AgentOutput]:
+        """Await it. Raises ToolFailed, ModelError, LimitReached or a ResumeError; a pause and an abort are outcomes."""
+        return self.wait()
+
+    def __await__(self) -> Generator[Any, None, AgentOutput]:
+        return self.wait().__await__()
+
+    async def wait(self) -> AgentOutput:
+        """The same as awaiting `output`."""
+        await self._begun.wait()
+        assert self._task is not None
+        return await asyncio.shield(self._task)
+
+    async def settled(self) -> None:
+        """Returns when it rests, however it ended."""
+        await self._begun.wait()
+        assert self._task is not None
+        await asyncio.wait([self._task])
+
+    def poll(self) -> FinishReason | None:
+        """How it ended, or None while it runs. A failure is "failed" here, not an exception."""
+        task = self._task
+        if task is None or not task.done():
+            return None
+        if task.cancelled():
+            return "aborted"
+        return "failed" if task.exception() is not None else task.result().finish_reason
+
+    def abort(self, reason: str = "aborted by the caller") -> None:
+        """Ends it: what runs is cancelled, no result is made up, and the session takes the next message."""
+        self.signal.abort(reason)
+
+
+def _read_exception(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled():
+        task.exception()  # who only reads the stream must not be warned about an error that nobody fetched

@@ -1,0 +1,217 @@
+"""The paused calls that wait for a person, and how they are settled: the service behind API, page and command line."""
+
+import base64
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from adjourn.agent import Agent
+from adjourn.clock import Clock
+from adjourn.errors import InvalidRequest, ToolGone, UnknownInterrupt
+from adjourn.events import Decided, Declined, Responded, Restarted
+from adjourn.handle import AgentInit, AgentTurn
+from adjourn.lease import transact
+from adjourn.ledger import INNER, decide, decision_of, expire_due, overdue
+from adjourn.parts import to_json
+from adjourn.resume import check_fit
+from adjourn.store import Decision, InterruptQuery, InterruptRecord, InterruptStatus, SessionQuery, Store
+
+
+class Office(Protocol):
+    """The application, as far as the inbox needs it."""
+
+    agents: dict[str, Agent]
+    clock: Clock
+
+    def stores(self) -> Sequence[Store]: ...
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some interrupts, oldest first; `next_cursor` gets what follows, and is None at the end."""
+
+    items: Sequence[InterruptRecord]
+    next_cursor: str | None = None
+
+
+class Accepted:
+    """A decision that counts. `turn` goes on from it in this process; None where another one, or nobody yet, runs it."""
+
+    __slots__ = ("decision", "turn")
+
+    def __init__(self, decision: Decision, turn: AgentTurn | None) -> None:
+        self.decision = decision
+        self.turn = turn
+
+    @property
+    def verb(self) -> str:
+        return self.decision.verb
+
+    @property
+    def by(self) -> str | None:
+        return self.decision.by
+
+    def __repr__(self) -> str:
+        return f"<Accepted {self.decision.verb} {self.decision.interrupt_id} by={self.decision.by!r}>"
+
+
+class Inbox:
+    """Every method works in a process that knows nothing but the store. `by` says who decides, `address` from where."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    async def list(
+        self,
+        *,
+        status: InterruptStatus | None = "open",
+        tool: str | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+        assignee: str | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """What waits, oldest first. `status=None` lists every interrupt there ever was. `assignee` is the session's owner."""
+        if limit < 1 or limit > 1000:
+            raise InvalidRequest(f"limit={limit}: give 1 to 1000")
+        await self.expire_due(run=False)
+        query = InterruptQuery(status, tool, agent, session_id, assignee, None, _position(cursor), limit + 1)
+        found: list[InterruptRecord] = []
+        for store in self._office.stores():
+            found += await transact(store, lambda tx: tx.interrupts(query), read=True)
+        found.sort(key=lambda r: (r.created, r.id))
+        items = found[:limit]
+        more = len(found) > limit
+        return Page(items, _cursor(items[-1]) if more else None)
+
+    async def get(self, interrupt_id: str) -> InterruptRecord:
+        """One interrupt. Raises UnknownInterrupt. An overdue one is settled first."""
+        store, row = await self._find(interrupt_id)
+        if overdue(row, self._office.clock.now()):
+            await transact(store, partial(expire_due, now=self._office.clock.now()))
+            _, row = await self._find(interrupt_id)
+        return row
+
+    async def history(self, interrupt_id: str) -> Sequence[Decision]:
+        """Every decision on it, in order: the audit."""
+        store, _ = await self._find(interrupt_id)
+        return await transact(store, lambda tx: tx.decisions(interrupt_id=interrupt_id), read=True)
+
+    # -- deciding ----------------------------------------------------------------------------------------------------
+
+    async def respond(
+        self, interrupt_id: str, output: Any, *, by: str | None = None, address: str | None = None, run: bool = True
+    ) -> Accepted:
+        """Supplies the tool's result; the tool does not run. Raises ResumeError, and then nothing changed."""
+        return await self._decide(Responded(interrupt_id, to_json(output, "response"), None, by), address, run)
+
+    async def restart(
+        self,
+        interrupt_id: str,
+        *,
+        metadata: Any = None,
+        replace_input: Any = UNSET,
+        by: str | None = None,
+        address: str | None = None,
+        run: bool = True,
+    ) -> Accepted:
+        """Sends the tool round again, with `metadata` as its `ctx.resumed_metadata`."""
+        given = UNSET if replace_input is UNSET else to_json(replace_input, "replaced input")
+        event = Restarted(interrupt_id, to_json(metadata, "restart metadata") or None, given, by)
+        return await self._decide(event, address, run)
+
+    async def decline(
+        self, interrupt_id: str, reason: str = "", *, by: str | None = None, address: str | None = None, run: bool = True
+    ) -> Accepted:
+        """Refuses; the model is told so, and why."""
+        return await self._decide(Declined(interrupt_id, reason, by), address, run)
+
+    async def expire_due(self, *, run: bool = True) -> Sequence[Decision]:
+        """Settles what nobody decided in time. With `run`, turns whose agents are defined here go on at once."""
+        out: list[Decision] = []
+        for store in self._office.stores():
+            settled = await transact(store, partial(expire_due, now=self._office.clock.now()))
+            out += settled
+            for session_id in dict.fromkeys(d.session_id for d in settled) if run else ():
+                await self.go_on(store, session_id)
+        return out
+
+    async def _decide(self, event: Decided, address: str | None, run: bool) -> Accepted:
+        store, row = await self._find(event.interrupt)
+        office = self._office
+        agent = office.agents.get(row.agent)
+        if row.status == "open" and not overdue(row, office.clock.now()):
+            if isinstance(event, Restarted) and agent is None and not row.path and event.input is not UNSET:
+                raise ToolGone(
+                    f"agent {row.agent!r} is not defined in this process, so the replaced input cannot be checked. The pause "
+                    "is kept: decide without replacing the input, or where the agent is defined"
+                )
+            find = agent.find_tool if agent is not None else None
+            if find is not None or not isinstance(event, Restarted):
+                check_fit(row.tool, row, event, find or (lambda _: None))
+            elif "restart" not in row.allow:
+                check_fit(row.tool, row, event, lambda _: None)
+        work = partial(decide, interrupt_id=row.id, event=event, now=office.clock.now(), address=address)
+        decision = decision_of(await transact(store, work))
+        turn = await self.go_on(store, row.session_id) if run else None
+        return Accepted(decision, turn)
+
+    async def go_on(self, store: Store, session_id: str) -> AgentTurn | None:
+        """Drives a session that waits for a driver, where its agent is defined here and nobody else drives it."""
+        now = self._office.clock.now()
+        session = await transact(store, lambda tx: tx.session(session_id), read=True)
+        if session is None or session.id.startswith(INNER) or not (session.waiting or session.pending):
+            return None
+        agent = self._office.agents.get(session.agent)
+        if agent is None or agent.store is not store or (session.pending and session.lease_until > now):
+            return None
+        return agent.connect(AgentInit(session_id=session_id)).take_up()
+
+    async def recover(self) -> Sequence[AgentTurn]:
+        """Takes up every session that waits for a driver: left by a dead process, or decided where nobody could run it."""
+        turns: list[AgentTurn] = []
+        for store in self._office.stores():
+            await transact(store, partial(expire_due, now=self._office.clock.now()))
+            after: tuple[float, str] | None = None
+            while True:
+                query = SessionQuery(due=self._office.clock.now(), after=after, limit=200)
+                found = await transact(store, _sessions(query), read=True)
+                for session in found:
+                    turn = await self.go_on(store, session.id)
+                    if turn is not None:
+                        turns.append(turn)
+                if len(found) < query.limit:
+                    break
+                after = (found[-1].created, found[-1].id)
+        return turns
+
+    async def _find(self, interrupt_id: str) -> tuple[Store, InterruptRecord]:
+        for store in self._office.stores():
+            row = await transact(store, lambda tx: tx.interrupt(interrupt_id), read=True)
+            if row is not None:
+                return store, row
+        raise UnknownInterrupt(f"there is no interrupt {interrupt_id!r}")
+
+
+def _sessions(query: SessionQuery) -> Callable[[Any], Any]:
+    return lambda tx: tx.sessions(query)
+
+
+def _cursor(row: InterruptRecord) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode([row.created, row.id])).decode()
+
+
+def _position(cursor: str | None) -> tuple[float, str] | None:
+    if cursor is None:
+        return None
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=tuple[float, str])
+    except (ValueError, msgspec.DecodeError):
+        raise InvalidRequest("the cursor is not one that a page gave; begin without one") from None
+
+

@@ -1,0 +1,472 @@
+"""The rules of what is stored, written once for every store: leases, commits, decisions, loading.
+
+Each function here is one transaction's work on a `Tx`. A leg is begun by claiming its session's lease; from then on every
+commit carries the lease's epoch, and is refused when somebody else took over. A decision is accepted by one
+compare-and-set on its interrupt, in the same transaction as its audit row. Whoever does not hold the lease can decide all
+the same: the decision waits on the session until a driver takes it up.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from adjourn.errors import (
+    AlreadyResolved,
+    InvalidRequest,
+    ResumeError,
+    SessionBusy,
+    SessionConflict,
+    SessionNotFound,
+    StaleInterrupt,
+    UnknownInterrupt,
+)
+from adjourn.events import (
+    Decided,
+    Declined,
+    Event,
+    Expired,
+    Forked,
+    Json,
+    Limits,
+    Responded,
+    Restarted,
+    ToolInterrupted,
+    ToolRaised,
+    TurnEnded,
+)
+from adjourn.parts import Artifact, Message, digest, new_id
+from adjourn.state import Call, Finished, Paused, Turn
+from adjourn.store import Decision, InterruptQuery, InterruptRecord, SessionRecord, Snapshot, Tx
+from adjourn.turn import begin, close_open_calls, record
+
+
+INNER = "inner:"
+"""How the ids of nested agents' sessions begin."""
+
+
+class Leg(msgspec.Struct, frozen=True):
+    """One leg as its driver knows it.
+
+    `epoch` is 0 until the lease is claimed. `branch` allows a second child of `parent_id`. `open` are the interrupts that
+    wait in this branch. `force` takes the lease from whoever holds it, to abort.
+    """
+
+    session_id: str
+    snapshot_id: str
+    turn_id: str
+    agent: str
+    holder: str
+    created: float
+    parent_id: str | None = None
+    owner: str | None = None
+    epoch: int = 0
+    batches: int = 0
+    branch: bool = False
+    path: tuple[str, ...] = ()
+    open: frozenset[str] = frozenset()
+    force: bool = False
+
+
+class Write(msgspec.Struct, frozen=True):
+    """One commit of a leg. `applying` are stored decisions that these events take up, by interrupt id.
+
+    `unqueue` takes the first queued message off the session, since this turn is about it.
+    """
+
+    leg: Leg
+    turn: Turn
+    events: Sequence[Event]
+    rest: Paused | Finished | None
+    now: float
+    lease_seconds: float
+    state: Json | UnsetType = UNSET
+    artifacts: tuple[Artifact, ...] = ()
+    applying: Mapping[str, Decision] = {}
+    address: str | None = None
+    unqueue: bool = False
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """The leg after a commit. `news` are decisions made elsewhere meanwhile; with any, the turn did not come to rest."""
+
+    leg: Leg
+    news: Sequence[Decision] = ()
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A session as it is stored, seen from one snapshot. `events` are those of the turn that snapshot belongs to."""
+
+    session: SessionRecord
+    chain: Sequence[Snapshot]
+    events: Sequence[Event]
+    waiting: Sequence[Decision] = ()
+    leaf: bool = True
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What a stored session amounts to: closed history, the turn that is open or can be retried, state and artifacts."""
+
+    history: tuple[Message, ...] = ()
+    turn: Turn | None = None
+    state: Json = None
+    artifacts: tuple[Artifact, ...] = ()
+
+
+# -- committing ------------------------------------------------------------------------------------------------------
+
+
+def save(tx: Tx, write: Write) -> Saved:
+    """Commits a leg's events. Raises SessionConflict, SessionBusy or AlreadyResolved, and then keeps nothing."""
+    leg, now = write.leg, write.now
+    session = _held(tx, leg, now) if leg.epoch else _claimed(tx, leg, now)
+    leg = replace(leg, epoch=session.epoch, batches=leg.batches + bool(write.events))
+    waiting = session.waiting
+    for event in write.events:
+        if isinstance(event, (Responded, Restarted, Declined, Expired)):
+            waiting -= _take(tx, write, event)
+    inner = leg.session_id.startswith(INNER)  # its pauses are shown, and settled, by the session around it
+    if not inner and any(isinstance(e, (ToolInterrupted, ToolRaised, Forked)) for e in write.events):
+        _open_interrupts(tx, write, leg)
+    still_open = frozenset([c.pause.id for c in write.turn.paused if c.pause is not None])
+    if leg.open - still_open:
+        _cancel(tx, leg.open - still_open, now)
+    leg = replace(leg, open=still_open)
+    news: Sequence[Decision] = ()
+    if waiting > 0 and write.rest is not None:
+        news = [d for d in tx.decisions(session_id=leg.session_id, unapplied=True) if d.interrupt_id in still_open]
+    rest = None if news and isinstance(write.rest, Paused) else write.rest
+    if isinstance(write.rest, Finished) and waiting > 0:
+        waiting -= _drop_waiting(tx, leg)
+    if write.events:
+        tx.add_events(leg.snapshot_id, leg.batches - 1, write.events)
+    tx.put_snapshot(_snapshot(tx, write, leg, rest))
+    session = replace(
+        session,
+        updated=now,
+        head=leg.snapshot_id,
+        pending=rest is None,
+        holder=leg.holder if rest is None else None,
+        lease_until=now + write.lease_seconds if rest is None else 0.0,
+        waiting=max(waiting, 0),
+        queue=session.queue[1:] if write.unqueue else session.queue,
+    )
+    tx.put_session(session)
+    return Saved(leg, news)
+
+
+def _claimed(tx: Tx, leg: Leg, now: float) -> SessionRecord:
+    session = tx.session(leg.session_id)
+    if session is None:
+        if leg.parent_id is not None:
+            raise SessionNotFound(f"session {leg.session_id!r} was deleted; nothing was run")
+        return SessionRecord(leg.session_id, leg.agent, leg.created, now, leg.owner, epoch=1)
+    if session.pending and session.lease_until > now and not leg.force:
+        raise SessionBusy(f"a turn of session {leg.session_id!r} is running elsewhere; wait for it, or abort it")
+    if session.head == leg.snapshot_id:
+        return replace(session, epoch=session.epoch + 1)  # taking over a leg whose driver is gone
+    if session.pending and not leg.branch:
+        raise SessionConflict(
+            f"a turn of session {leg.session_id!r} was left unfinished; open the session again to go on with it"
+        )
+    if session.head != leg.parent_id and not leg.branch and not _is_leaf(tx, leg):
+        raise SessionConflict(
+            f"session {leg.session_id!r} has gone on from snapshot {leg.parent_id} since this handle was opened; nothing was "
+            "run. Open the session again to see where it is, or fork() that snapshot"
+        )
+    return replace(session, epoch=session.epoch + 1)
+
+
+def _is_leaf(tx: Tx, leg: Leg) -> bool:
+    return leg.parent_id is not None and all(s.parent_id != leg.parent_id for s in tx.snapshots(leg.session_id))
+
+
+def _held(tx: Tx, leg: Leg, now: float) -> SessionRecord:
+    session = tx.session(leg.session_id)
+    if session is None:
+        raise SessionNotFound(f"session {leg.session_id!r} was deleted while its turn ran")
+    if session.epoch != leg.epoch:
+        raise SessionConflict(
+            f"another process took over session {leg.session_id!r} (or aborted its turn); this one stops and keeps nothing more"
+        )
+    return session
+
+
+def _take(tx: Tx, write: Write, event: Decided) -> int:
+    stored = write.applying.get(event.interrupt)
+    if stored is not None:
+        tx.put_decision(replace(stored, applied=True))
+        return 1
+    row = tx.interrupt(event.interrupt)
+    if row is None:
+        # Paused and decided within one commit, by a handler: the record comes with this very commit.
+        return 0
+    refused = _settle(tx, row, _as_decision(event, row, write.now, write.address, applied=True), write.now)
+    if refused is not None:
+        raise refused
+    return 0
+
+
+def _as_decision(event: Decided, row: InterruptRecord, now: float, address: str | None, applied: bool) -> Decision:
+    base = Decision(
+        new_id("d_"), row.id, row.session_id, "expire", now, input_digest=row.input_digest, address=address, applied=applied
+    )
+    if isinstance(event, Responded):
+        return replace(base, verb="respond", output=event.output, metadata=event.metadata, by=event.by)
+    if isinstance(event, Restarted):
+        return replace(
+            base, verb="restart", metadata=event.metadata, input=event.input, by=event.by, due=event.due
+        )
+    if isinstance(event, Declined):
+        return replace(base, verb="decline", reason=event.reason, by=event.by)
+    return base
+
+
+def as_event(decision: Decision) -> Decided:
+    """The event that takes a stored decision up."""
+    d = decision
+    if d.verb == "respond":
+        return Responded(d.interrupt_id, d.output, d.metadata, d.by)
+    if d.verb == "restart":
+        return Restarted(d.interrupt_id, d.metadata, d.input, d.by, d.due)
+    if d.verb == "decline":
+        return Declined(d.interrupt_id, d.reason, d.by)
+    return Expired(d.interrupt_id)
+
+
+def _settle(tx: Tx, row: InterruptRecord, decision: Decision, now: float) -> ResumeError | None:
+    """The compare-and-set: settles an open interrupt, or says who did before."""
+    if row.status == "resolved":
+        winner = next((d for d in reversed(tx.decisions(interrupt_id=row.id)) if d.verb != "late_result"), None)
+        who = f" by {winner.by}" if winner is not None and winner.by else ""
+        what = winner.verb if winner is not None else "decision"
+        return AlreadyResolved(f"interrupt {row.id} of tool {row.tool!r} was already answered{who} ({what})", winner)
+    if row.status == "expired":
+        return StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} expired before anybody decided")
+    if row.status == "cancelled":
+        return StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} was cancelled: its turn has ended")
+    tx.put_interrupt(replace(row, status="expired" if decision.verb == "expire" else "resolved"))
+    tx.put_decision(decision)
+    return None
+
+
+def _open_interrupts(tx: Tx, write: Write, leg: Leg) -> None:
+    for call in write.turn.paused:
+        pause = call.pause
+        assert pause is not None
+        row = tx.interrupt(pause.id)
+        if row is None:
+            tx.put_interrupt(_interrupt(leg, call, write.now))
+        elif row.status != "open":  # it was sent round again and failed: it waits once more
+            tx.put_interrupt(replace(row, status="open", snapshot_id=leg.snapshot_id))
+            why = call.error.message if call.error is not None else ""
+            tx.put_decision(Decision(new_id("d_"), row.id, row.session_id, "reopen", write.now, reason=why, applied=True))
+
+
+def _interrupt(leg: Leg, call: Call, now: float) -> InterruptRecord:
+    pause = call.pause
+    assert pause is not None
+    return InterruptRecord(
+        pause.id,
+        leg.session_id,
+        leg.snapshot_id,
+        leg.turn_id,
+        call.id,
+        leg.agent,
+        call.request.name,
+        now,
+        call.request.ref,
+        call.input,
+        digest(call.request.name, call.input, pause.version),
+        pause.payload,
+        pause.response,
+        pause.allow,
+        pause.reason,
+        pause.expires_at,
+        pause.on_expiry,
+        leg.owner,
+        pause.version,
+        path=(*leg.path, *pause.path),
+    )
+
+
+def _cancel(tx: Tx, ids: frozenset[str], now: float) -> None:
+    """Closes what the turn no longer waits for, unless a decision settled it."""
+    for interrupt_id in ids:
+        row = tx.interrupt(interrupt_id)
+        if row is not None and row.status == "open":
+            tx.put_interrupt(replace(row, status="cancelled"))
+            tx.put_decision(Decision(new_id("d_"), row.id, row.session_id, "cancel", now, applied=True))
+
+
+def _drop_waiting(tx: Tx, leg: Leg) -> int:
+    """Decisions that came too late for a turn that has ended: they stay in the audit, and nobody waits for them."""
+    late = [d for d in tx.decisions(session_id=leg.session_id, unapplied=True) if not _open(tx, d.interrupt_id)]
+    for decision in late:
+        tx.put_decision(replace(decision, applied=True))
+    return len(late)
+
+
+def _open(tx: Tx, interrupt_id: str) -> bool:
+    row = tx.interrupt(interrupt_id)
+    return row is not None and row.status == "open"
+
+
+def _snapshot(tx: Tx, write: Write, leg: Leg, rest: Paused | Finished | None) -> Snapshot:
+    snapshot = Snapshot(
+        leg.snapshot_id,
+        leg.session_id,
+        leg.turn_id,
+        leg.agent,
+        leg.created,
+        write.now,
+        leg.parent_id,
+        batches=leg.batches,
+        state=write.state,
+        artifacts=write.artifacts,
+        heartbeat=write.now,
+    )
+    if rest is None:
+        return snapshot
+    if isinstance(rest, Paused):
+        return replace(snapshot, status="completed", finish_reason="interrupted")
+    end: TurnEnded = write.turn.ended or rest.end
+    status = end.reason if end.reason in ("failed", "aborted") else "completed"
+    return replace(snapshot, status=status, finish_reason=end.reason, error=end.error, messages=closed(write.turn))
+
+
+def closed(turn: Turn) -> tuple[Message, ...]:
+    """What the turn added, with an open round closed as it would be if nobody went on with it."""
+    return close_open_calls(turn, "cancelled", "This was not done: the turn ended before.").added
+
+
+def renew(tx: Tx, leg: Leg, now: float, lease_seconds: float) -> None:
+    """Keeps the lease for another while. Raises SessionConflict where it is lost."""
+    session = _held(tx, leg, now)
+    tx.put_session(replace(session, lease_until=now + lease_seconds))
+    snapshot = tx.snapshot(leg.snapshot_id)
+    if snapshot is not None:
+        tx.put_snapshot(replace(snapshot, heartbeat=now))
+
+
+def enqueue(tx: Tx, session_id: str, message: Message) -> int:
+    """Keeps a message until the session's pause is over; says how many wait now."""
+    session = tx.session(session_id)
+    if session is None:
+        raise SessionNotFound(f"there is no session {session_id!r}")
+    tx.put_session(replace(session, queue=(*session.queue, message)))
+    return len(session.queue) + 1
+
+
+# -- deciding without driving ----------------------------------------------------------------------------------------
+
+
+def decide(
+    tx: Tx, interrupt_id: str, event: Decided, now: float, address: str | None
+) -> tuple[Decision | None, ResumeError | None]:
+    """Accepts a decision for whoever drives the session next: (decision, None), or (None, why it was refused).
+
+    A refusal is returned, not raised: an overdue interrupt is settled as expired by the same transaction.
+    """
+    row = tx.interrupt(interrupt_id)
+    if row is None:
+        return None, UnknownInterrupt(f"there is no interrupt {interrupt_id!r}")
+    if overdue(row, now):
+        _wait_for_driver(tx, row, _as_decision(Expired(row.id), row, now, None, applied=False), now)
+        return None, StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} expired before anybody decided")
+    decision = _as_decision(event, row, now, address, applied=False)
+    refused = _wait_for_driver(tx, row, decision, now)
+    return (None, refused) if refused is not None else (decision, None)
+
+
+def _wait_for_driver(tx: Tx, row: InterruptRecord, decision: Decision, now: float) -> ResumeError | None:
+    session = tx.session(row.session_id)  # first, so that two deciders queue up here
+    row = tx.interrupt(row.id) or row
+    refused = _settle(tx, row, decision, now)
+    if refused is None and session is not None:
+        tx.put_session(replace(session, waiting=session.waiting + 1, updated=now))
+    return refused
+
+
+def overdue(row: InterruptRecord, now: float) -> bool:
+    """Whether nobody can decide any more."""
+    return row.status == "open" and row.expires_at is not None and row.expires_at <= now
+
+
+def expire_due(tx: Tx, now: float, limit: int = 1000) -> list[Decision]:
+    """Settles what is overdue, as expired."""
+    out: list[Decision] = []
+    for row in tx.interrupts(InterruptQuery(status="open", expired_by=now, limit=limit)):
+        decision = _as_decision(Expired(row.id), row, now, None, applied=False)
+        if _wait_for_driver(tx, row, decision, now) is None:
+            out.append(decision)
+    return out
+
+
+# -- loading ---------------------------------------------------------------------------------------------------------
+
+
+def load(tx: Tx, session_id: str | None, snapshot_id: str | None) -> Loaded | None:
+    """The session seen from this snapshot (its head, where only the session is named); None where there is no such session."""
+    if snapshot_id is not None:
+        at = tx.snapshot(snapshot_id)
+        if at is None:
+            raise SessionNotFound(f"there is no snapshot {snapshot_id!r}")
+        if session_id is not None and at.session_id != session_id:
+            raise InvalidRequest(f"snapshot {snapshot_id!r} does not belong to session {session_id!r}")
+        session_id = at.session_id
+    assert session_id is not None
+    session = tx.session(session_id)
+    if session is None:
+        return None
+    at_id = snapshot_id or session.head
+    chain = tx.chain(at_id) if at_id is not None else []
+    events: Sequence[Event] = ()
+    if chain and (chain[-1].messages is None or chain[-1].status == "failed"):
+        events = tx.events([s.id for s in chain if s.turn_id == chain[-1].turn_id])
+    leaf = at_id == session.head or all(s.parent_id != at_id for s in tx.snapshots(session_id))
+    waiting = tx.decisions(session_id=session_id, unapplied=True) if session.waiting else ()
+    return Loaded(session, chain, events, waiting, leaf)
+
+
+def stand(loaded: Loaded, limits: Limits) -> Standing:
+    """What this stored session amounts to."""
+    history: list[Message] = []
+    state: Json = None
+    artifacts: dict[str, Artifact] = {}
+    chain = loaded.chain
+    for snapshot in chain:
+        if snapshot.state is not UNSET:
+            state = snapshot.state
+        for artifact in snapshot.artifacts:
+            artifacts[artifact.name or new_id("a_")] = artifact
+    last = chain[-1] if chain else None
+    reopened = last is not None and (last.messages is None or last.status == "failed") and not last.folded
+    for snapshot in chain:
+        over = snapshot.messages is not None and not (reopened and last is not None and snapshot.turn_id == last.turn_id)
+        if over and snapshot.messages is not None:
+            history += _of_this_turn_only(chain, snapshot)
+    turn = None
+    if reopened:
+        turn = begin(tuple(history), limits)
+        for event in loaded.events:
+            turn = record(turn, event)
+        if last is not None and last.status == "failed" and last.messages is not None and turn.ended is None:
+            turn = None
+    return Standing(tuple(history), turn, state, tuple(artifacts.values()))
+
+
+def _of_this_turn_only(chain: Sequence[Snapshot], snapshot: Snapshot) -> Sequence[Message]:
+    """A turn that failed and was retried ends twice: only its last end counts, with all that the turn added."""
+    later = any(s.turn_id == snapshot.turn_id and s.messages is not None for s in chain[chain.index(snapshot) + 1 :])
+    return () if later else snapshot.messages or ()
+
+
+def decision_of(value: Any) -> Decision:
+    """The accepted decision out of what `decide` gave."""
+    decision, refused = value
+    if refused is not None:
+        raise refused
+    return decision

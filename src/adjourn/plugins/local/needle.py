@@ -1,0 +1,168 @@
+"""The model `local/needle`: Needle 3, 121 million parameters at 2 bits, from the module `needle`.
+
+It takes texts and gives calls. It writes no prose, so the closing text is ours: what the tools returned, and the
+model's own note, labelled as such. What it says beside its calls is kept in the metadata under `needle`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from adjourn.errors import ModelError
+from adjourn.model import Emit, ModelReply, ModelRequest, ToolDefinition
+from adjourn.parts import Chunk, Message, Part, ToolRequest, convert
+from adjourn.plugins.local.dialect import (
+    Line,
+    begins_turn,
+    call_words,
+    engine_tool,
+    plain,
+    read_extraction,
+    read_messages,
+    result_of,
+)
+from adjourn.plugins.local.engine import Reply, Setup, converse, load
+
+KEY = "needle"
+"""The metadata key of what the engine said: `confidence`, `reasoning`, `suppressed_calls`, `ungrounded`, `diverged`."""
+
+
+class NeedleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `config=` may hold.
+
+    `max_tokens` bounds one reply. The engine withholds calls that it is not sure of; `accept_withheld` makes them all
+    the same. Set it only where something else checks a call. It withholds right ones too, mostly with nested objects.
+    """
+
+    max_tokens: int = 256
+    accept_withheld: bool = False
+
+
+class Needle:
+    """The model. A reply that was begun cannot be stopped: who cancels it leaves, and the next request waits for it."""
+
+    name = "local/needle"
+
+    def __init__(self, max_tools: int = 30, max_characters: int = 8_000) -> None:
+        self._max_tools = max_tools
+        self._max_characters = max_characters
+
+    async def load(self) -> None:
+        """Loads the engine now rather than with the first request. Raises MissingExtra where it is not installed."""
+        await load()
+
+    async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        config = convert(request.config or {}, NeedleConfig)
+        system, lines = read_messages(request.messages)
+        reply: Reply = {}
+        if request.tools or request.output_schema is None:
+            reply = await self._ask(system, request.tools, lines, config)
+            calls = _calls(reply, config)
+            if calls:
+                return _calling(reply, calls)
+        if request.output_schema is None:
+            text = closing_text(request.messages, reply)
+        else:
+            text, reply = await self._extract(request, request.output_schema, system, config)
+        if request.streaming:
+            emit(Chunk(content=[Part(text=text)]))
+        message = Message("model", [Part(text=text)], {KEY: _beside(reply)})
+        return ModelReply(message, "length" if reply.get("error_code") == "truncated" else "stop", raw=reply)
+
+    async def _ask(
+        self, system: str, tools: Sequence[ToolDefinition], lines: Sequence[Line], config: NeedleConfig
+    ) -> Reply:
+        definitions = json.dumps([engine_tool(t) for t in tools], ensure_ascii=False)
+        self._check_size(len(tools), len(definitions), len(system) + sum(len(line.text) for line in lines))
+        return await converse(Setup(system, definitions, config.max_tokens), lines)
+
+    def _check_size(self, tools: int, definitions: int, conversation: int) -> None:
+        most = self._max_characters
+        problem = ""
+        if tools > self._max_tools:
+            problem = f"it takes {self._max_tools} tools and was given {tools}: pass fewer as tools="
+        elif definitions > most:
+            problem = (
+                f"it takes {most} characters of tool definitions and these {tools} have {definitions}: pass "
+                "fewer tools, or shorten what they say"
+            )
+        elif conversation > most:
+            problem = (
+                f"it takes {most} characters of conversation and this one has {conversation}: shorten the prompt "
+                "or what the tools return, begin a new conversation, or send less of this one with prepare="
+            )
+        if problem:
+            raise ModelError(f"too long for {self.name}: {problem}", provider="local")
+
+    async def _extract(
+        self, request: ModelRequest, schema: Mapping[str, Any], system: str, config: NeedleConfig
+    ) -> tuple[str, Reply]:
+        """A reply in the shape of `output=`: the shape is the only tool, and what the engine fills in is the reply."""
+        whole = schema.get("type") == "object" or "$ref" in schema
+        wanted = schema
+        if not whole:
+            wanted = {"type": "object", "properties": {"value": schema}, "required": ["value"], "$defs": {}}
+            wanted["$defs"] = schema.get("$defs", {})
+        tool = ToolDefinition("record", str(schema.get("description") or "Record the data in the text."), wanted)
+        reply = await self._ask(system, [tool], read_extraction(request.messages), config)
+        # Withheld or not makes no difference here: nothing runs, and whoever asked for the output validates it.
+        found = [*_listed(reply, "function_calls"), *_listed(reply, "suppressed_calls")]
+        if not found:
+            return closing_text(request.messages, reply), reply
+        value: Mapping[str, Any] = found[0].get("arguments") or {}
+        return json.dumps(value if whole else value.get("value"), ensure_ascii=False), reply
+
+
+def _listed(reply: Reply, key: str) -> Sequence[Mapping[str, Any]]:
+    return reply.get(key) or ()
+
+
+def _calls(reply: Reply, config: NeedleConfig) -> Sequence[Mapping[str, Any]]:
+    made = _listed(reply, "function_calls")
+    return _listed(reply, "suppressed_calls") if not made and config.accept_withheld else made
+
+
+def _calling(reply: Reply, calls: Sequence[Mapping[str, Any]]) -> ModelReply:
+    note = {KEY: {"confidence": reply.get("confidence")}}
+    content = [
+        Part(tool_request=ToolRequest(str(c.get("name")), None, c.get("arguments")), metadata=note) for c in calls
+    ]
+    return ModelReply(Message("model", content, {KEY: _beside(reply)}), raw=reply)
+
+
+def _beside(reply: Reply) -> dict[str, Any]:
+    """What the engine said beside its calls; a key is absent where it said nothing."""
+    kept = {k: reply.get(k) for k in ("confidence", "reasoning", "suppressed_calls", "error", "diverged")}
+    validation: Mapping[str, Any] = reply.get("validation") or {}
+    kept["ungrounded"] = validation.get("ungrounded")
+    return {k: v for k, v in kept.items() if v not in (None, [], "")}
+
+
+def closing_text(messages: Sequence[Message], reply: Reply) -> str:
+    """What came of the turn in plain words, and the model's note. No sentence is put in its mouth."""
+    start = max((i for i, m in enumerate(messages) if begins_turn(m)), default=0)
+    lines: list[str] = []
+    asked: list[ToolRequest] = []
+    for message in messages[start:]:
+        if message.role == "model":
+            asked = [r for p in message.content if (r := p.tool_request) is not None]
+        elif message.role == "tool":
+            given = [r for p in message.content if (r := p.tool_response) is not None]
+            lines += [
+                f"{call_words(q.name, q.input)}: {plain(result_of(r))}" for q, r in zip(asked, given, strict=False)
+            ]
+    withheld = ", ".join(
+        [call_words(str(c.get("name")), c.get("arguments")) for c in _listed(reply, "suppressed_calls")]
+    )
+    if withheld:
+        lines.append(f"The model withheld what it was not sure of: {withheld}.")
+    elif reply.get("error"):
+        lines.append(f"The model's reply was not complete: {reply['error']}.")
+    elif not lines:
+        lines.append("The model called no tool.")
+    note = str(reply.get("reasoning") or "").strip()
+    if note:
+        lines.append(f"The model's own note (it writes no answers): {note}")
+    return "\n".join(lines)

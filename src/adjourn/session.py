@@ -1,0 +1,472 @@
+"""A session of an agent: one conversation, driven leg by leg."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET
+
+from adjourn.answer import Answer, PausedCall
+from adjourn.conversation import Conversation
+from adjourn.errors import (
+    InvalidRequest,
+    NothingPaused,
+    SessionBusy,
+    SessionClosed,
+    SessionError,
+    SessionNotFound,
+    SessionPaused,
+)
+from adjourn.events import Declined, Event, Forked, Limits, Retried, ToolInterrupted, TurnEnded, UserSaid
+from adjourn.generation import Prompt, as_message, failure
+from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Resume, SessionState
+from adjourn.lease import transact
+from adjourn.ledger import Loaded, as_event, enqueue, load
+from adjourn.leg import Agentlike, LegJournal, Plan, unknown_outcome
+from adjourn.loop import Driver, paused_call
+from adjourn.parts import Artifact, ErrorInfo, Message, Part, new_id, to_json
+from adjourn.patch import difference
+from adjourn.resume import as_items, decide
+from adjourn.state import Finished, Paused, Turn
+from adjourn.stream import StreamChunk, TurnEnd, Watcher
+from adjourn.tool import AbortSignal
+from adjourn.transcript import read
+from adjourn.turn import begin, record
+
+
+class AgentSession:
+    """One conversation. Made by `agent.connect`; for one event loop at a time.
+
+    A session that was named by its id is read from the store at its first use (`async with`, or `await session.load()`,
+    does it now, and also goes on with what a dead process left unfinished).
+    """
+
+    def __init__(self, agent: Agentlike, init: AgentInit) -> None:
+        self.agent = agent
+        self._init = init
+        self._store = agent.store
+        state = _checked(agent, init)
+        self.id: str = init.session_id or (state.session_id if state else None) or new_id("s_")
+        self._at = Conversation(self.id, init.owner)
+        self._loaded = not (init.session_id or init.snapshot_id)
+        if state is not None:
+            agent.typed_state(state.custom)
+            self._at.take(state, agent.limits)
+        self._unsaved_state: Any = UNSET
+        self._unsaved_artifacts: dict[str, Artifact] = {}
+        self._shown_state: Any = UNSET
+        self._current: AgentTurn | None = None
+        self._watcher: Watcher | None = None
+        self._queued: list[tuple[AgentTurn | None, Plan]] = []
+        self._closed = False
+        self.context: Any = None
+        """The caller's context of the leg that runs."""
+        self.abort_signal = AbortSignal()
+        """The abort signal of the leg that runs."""
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def snapshot_id(self) -> str | None:
+        """Where it rests now."""
+        return self._here().snapshot_id
+
+    @property
+    def owner(self) -> str | None:
+        return self._here().owner
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation; where it is paused, the last message carries the interrupts."""
+        return self._here().messages()
+
+    @property
+    def interrupts(self) -> list[AgentInterrupt]:
+        """What waits for a decision."""
+        turn = self._here().turn
+        return [self._wrap(paused_call(c)) for c in turn.paused] if turn is not None else []
+
+    @property
+    def state(self) -> Any:
+        """The custom state, as the agent's `state=` type where it has one."""
+        return self.agent.typed_state(self._here().state)
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        return list(self._here().artifacts.values())
+
+    @property
+    def client_state(self) -> SessionState:
+        """The whole session as a value, signed where the application has a secret."""
+        at = self._here()
+        return self.agent.signed(SessionState(self.id, at.messages(), at.state, list(at.artifacts.values())))
+
+    @property
+    def last_text(self) -> str:
+        """What the model said last."""
+        return next((m.text for m in reversed(self._here().messages()) if m.role == "model"), "")
+
+    @property
+    def turn_failed(self) -> bool:
+        """Whether the last turn failed or was aborted, so that `retry` goes on with it."""
+        turn = self._here().turn
+        return turn is not None and turn.ended is not None
+
+    def _wrap(self, paused: PausedCall) -> AgentInterrupt:
+        return AgentInterrupt(self, paused)
+
+    # -- custom state and artifacts ----------------------------------------------------------------------------------
+
+    def update_state(self, change: Any) -> Any:
+        """Sets the custom state to `change`, or to what the function `change` makes of it; returns it.
+
+        It is stored with the next commit of a turn. Raises InvalidState for what does not fit the agent's `state=` type,
+        and NotJSON; the old state then stays.
+        """
+        data = to_json(change(self.state) if callable(change) else change, "session state")
+        value = self.agent.typed_state(data)
+        if self._watcher is not None:
+            whole = [{"op": "replace", "path": "", "value": data}]
+            patch = whole if self._shown_state is UNSET else difference(self._shown_state, data)
+            if patch:
+                self._shown_state = data
+                self._watcher.feed.put(StreamChunk(custom_patch=patch))
+        self._here().state = self._unsaved_state = data
+        return value
+
+    def add_artifact(self, artifact: Artifact) -> None:
+        """Adds an artifact; an earlier one of the same name is replaced."""
+        key = artifact.name or new_id("a_")
+        self._here().artifacts[key] = self._unsaved_artifacts[key] = artifact
+        if self._watcher is not None:
+            self._watcher.feed.put(StreamChunk(artifact=artifact))
+
+    def unsaved(self) -> tuple[Any, tuple[Artifact, ...]]:
+        """What changed in this leg, for its commits."""
+        return self._unsaved_state, tuple(self._unsaved_artifacts.values())
+
+    # -- loading -----------------------------------------------------------------------------------------------------
+
+    async def load(self) -> "AgentSession":
+        """Reads the session from its store, and goes on with what a dead process left unfinished."""
+        await self._load()
+        if self._at.unfinished is not None or self._at.waiting:
+            await self._begin(Plan(self._recovery)).settled()
+        self._start_queued()
+        return self
+
+    def _here(self) -> Conversation:
+        if not self._loaded and self._store is not None:
+            self._adopt(self._store.submit(self._read(), read=True).result())
+        return self._at
+
+    async def _load(self) -> Conversation:
+        if not self._loaded and self._store is not None:
+            self._adopt(await transact(self._store, self._read(), read=True))
+        return self._at
+
+    def _read(self) -> Callable[[Any], Loaded | None]:
+        return partial(load, session_id=self._init.session_id, snapshot_id=self._init.snapshot_id)
+
+    def _adopt(self, loaded: Loaded | None) -> None:
+        if self._loaded:
+            return
+        if loaded is not None:
+            agent = self.agent
+            self._at.adopt(loaded, agent.name, agent.limits, agent.holder, agent.running.__contains__, agent.clock.now())
+            self.id = self._at.session_id
+            self._queued = [(None, self._plan_of(m)) for m in self._at.queue]
+        self._loaded = True
+
+    # -- going on ----------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        message: Prompt | Message,
+        *,
+        detach: bool = False,
+        context: Any = None,
+        abort_signal: AbortSignal | None = None,
+    ) -> AgentTurn:
+        """Says something; the turn starts at once. `detach` makes it a background turn, without chunks.
+
+        While a turn runs this raises SessionBusy, while one is paused SessionPaused (from the turn's output, where the
+        session was not loaded yet), unless the agent's `on_message_while_paused` says otherwise.
+        """
+        said = message if isinstance(message, Message) else as_message(message)
+        if said.role != "user":
+            raise InvalidRequest(f"a message that is sent has the role user, not {said.role!r}")
+        if detach and self._store is None:
+            raise SessionError("a background turn needs a store: give the agent store=")
+        plan = Plan(partial(self._message, said), context, True, detach)
+        queueing = self.agent.on_message_while_paused == "queue"
+        if queueing and (self._busy or self._at.paused):
+            return self._enqueue(said, plan)
+        if self._busy:
+            raise SessionBusy("a turn of this session is running; await its output, or abort it")
+        if self._at.paused and self.agent.on_message_while_paused == "refuse":
+            raise self._is_paused()
+        return self._begin(plan, abort_signal)
+
+    def resume(self, resume: Resume, *, context: Any = None, abort_signal: AbortSignal | None = None) -> AgentTurn:
+        """Several decisions at once: all are valid, or none is taken. Returns the next turn."""
+        items = as_items(resume.respond, resume.restart)
+        return self._begin(Plan(partial(self._decisions, items), context), abort_signal)
+
+    def decide(self, answer: Answer) -> AgentTurn:
+        """One decision; what an interrupt's own methods call."""
+        return self._begin(Plan(partial(self._decisions, [answer])))
+
+    def take_up(self) -> AgentTurn:
+        """Goes on with decisions that were made elsewhere, or with what a dead process left; for drivers."""
+        return self._begin(Plan(self._recovery))
+
+    def retry(self, limits: Limits | None = None, *, context: Any = None) -> AgentTurn:
+        """Goes on from a failed or aborted turn: finished calls stay, what failed runs again.
+
+        After LimitReached it takes new `limits`; without them it is refused.
+        """
+        return self._begin(Plan(partial(self._retrying, limits), context))
+
+    async def abort(self, reason: str = "aborted by the caller") -> None:
+        """Ends the running or paused turn. Its pauses are cancelled; the session takes the next message."""
+        if self._current is not None and not self._current.done:
+            self._current.abort(reason)
+            await self._current.settled()
+        at = await self._load()
+        if at.paused:
+            ended = TurnEnded("aborted", ErrorInfo("CANCELLED", reason, "Aborted"))
+            await self._begin(Plan(partial(self._with_event, ended))).settled()
+
+    async def fork(self, snapshot_id: str | None = None) -> "AgentSession":
+        """A branch of this session from one of its snapshots (the newest, where none is named).
+
+        Both share what came before. A paused snapshot's interrupts get new ids in the branch, so that answering one
+        branch never touches the other.
+        """
+        if self._store is None:
+            raise SessionError("a session without a store has no snapshots to fork; connect with its client_state instead")
+        at = snapshot_id or (await self._load()).snapshot_id
+        if at is None:
+            raise SessionNotFound("this session has no snapshot yet, so there is nothing to fork")
+        branch = AgentSession(self.agent, AgentInit(self.id, at))
+        standing = await branch._load()
+        standing.branch, standing.waiting, standing.unfinished = True, (), None
+        if standing.turn is not None and standing.paused:
+            ids = {c.pause.id: new_id("i_") for c in standing.turn.paused if c.pause is not None}
+            await branch._begin(Plan(partial(branch._with_event, Forked(ids)))).output
+        return branch
+
+    async def close(self) -> None:
+        """Waits for the turn that runs, and takes no more. What is stored stays."""
+        self._closed = True
+        if self._current is not None and not self._current.done:
+            await self._current.settled()
+
+    async def __aenter__(self) -> "AgentSession":
+        return await self.load()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- how a leg starts --------------------------------------------------------------------------------------------
+
+    @property
+    def _busy(self) -> bool:
+        return self._current is not None and not self._current.done
+
+    def _is_paused(self) -> SessionPaused:
+        interrupts = self.interrupts
+        names = ", ".join(f"{i.name} ({i.id})" for i in interrupts)
+        return SessionPaused(
+            f"the session is paused and waits for a decision on: {names}. Respond, restart or decline first; the message was "
+            "not taken. (on_message_while_paused= of the agent can decline or queue instead)",
+            interrupts,
+        )
+
+    def _message(self, said: Message) -> tuple[Turn, list[Event]]:
+        if self._at.paused:
+            raise self._is_paused()
+        event = UserSaid(said)
+        return record(begin(self._at.closed_history(), self.agent.limits), event), [event]
+
+    def _plan_of(self, said: Message) -> Plan:
+        return Plan(partial(self._message, said), None, True, unqueue=True)
+
+    def _decisions(self, items: Sequence[Answer | Part]) -> tuple[Turn, list[Event]]:
+        # A closed conversation too, so that what was answered is told from what is unknown.
+        turn = self._at.turn or read(list(self._at.history), self.agent.limits)
+        turn, events = decide(turn, items, self.agent.find_tool, self.agent.clock.now())
+        return turn, list(events)
+
+    def _retrying(self, limits: Limits | None) -> tuple[Turn, list[Event]]:
+        if self._at.turn is None or self._at.turn.ended is None:
+            raise NothingPaused("the last turn of this session did not fail, so there is nothing to retry")
+        return self._with_event(Retried(limits))
+
+    def _with_event(self, event: Event) -> tuple[Turn, list[Event]]:
+        assert self._at.turn is not None
+        return record(self._at.turn, event), [event]
+
+    def _declining(self) -> tuple[Turn, list[Event]]:
+        """The open calls declined and the turn over, to make room for a new message."""
+        turn = self._at.turn
+        assert turn is not None
+        events: list[Event] = [
+            Declined(c.pause.id, "The user went on with another message instead.", "message")
+            for c in turn.paused
+            if c.pause is not None
+        ]
+        events.append(TurnEnded("aborted", ErrorInfo("CANCELLED", "a new message took its place", "Superseded")))
+        for event in events:
+            turn = record(turn, event)
+        return turn, events
+
+    def _recovery(self) -> tuple[Turn, list[Event]]:
+        """What a dead driver left: runs of unknown outcome become pauses, waiting decisions are taken up."""
+        turn = self._at.turn
+        assert turn is not None
+        events: list[Event] = [
+            ToolInterrupted(c.id, unknown_outcome(self.agent.find_tool(c.request.name)))
+            for c in turn.calls
+            if c.state == "running"
+        ]
+        events += [as_event(d) for d in self._at.waiting]
+        for event in events:
+            turn = record(turn, event)
+        return turn, events
+
+    # -- legs --------------------------------------------------------------------------------------------------------
+
+    def _begin(self, plan: Plan, abort_signal: AbortSignal | None = None, handle: AgentTurn | None = None) -> AgentTurn:
+        if self._closed:
+            raise SessionClosed("this session handle was closed; connect again")
+        turn = handle or AgentTurn(Watcher(self._wrap))
+        if abort_signal is not None:
+            abort_signal.on_abort(lambda: turn.abort(abort_signal.reason))
+        before, self._current = self._current, turn
+        turn.begin(partial(self._leg, turn, plan, before))
+        return turn
+
+    async def _leg(self, handle: AgentTurn, plan: Plan, before: AgentTurn | None) -> AgentOutput:
+        if before is not None and not before.done:
+            await before.settled()
+        at = await self._load()
+        quiet = Plan(self._recovery)
+        if (at.unfinished is not None or at.waiting) and plan.start != self._recovery:
+            await self._run(AgentTurn(Watcher()), quiet)
+        if plan.new_turn and at.paused and self.agent.on_message_while_paused == "decline":
+            await self._run(AgentTurn(Watcher()), Plan(self._declining))
+        driver, step = await self._run(handle, plan)
+        output = self._output(handle, driver, step)
+        if not plan.detach:
+            handle.watcher.feed.put(StreamChunk(turn_end=TurnEnd(output.finish_reason, output.snapshot_id)))
+        if isinstance(step, Finished):
+            self._start_queued()
+            error = failure(step.end, driver.cause, output)
+            if error is not None:
+                raise error
+        return output
+
+    async def _run(self, handle: AgentTurn, plan: Plan) -> tuple[Driver, Paused | Finished]:
+        """One leg, to its rest. Whatever is raised, the session stands where the store has it."""
+        at, agent = self._at, self.agent
+        turn, events = plan.start()
+        setting = agent.setting(self, plan.context)
+        setting.signal = self.abort_signal = handle.signal
+        self.context = plan.context
+        setting.sink = None if plan.detach else handle.watcher
+        leg = at.unfinished or at.leg(handle.snapshot_id, agent.name, agent.holder, agent.clock.now(), new_turn=plan.new_turn)
+        handle.snapshot_id = leg.snapshot_id
+        self._shown_state, self._watcher = UNSET, None if plan.detach else handle.watcher
+        driver = Driver(turn, setting)
+        journal: LegJournal | None = None
+        task = asyncio.current_task()
+        lost: list[Exception] = []
+        if self._store is not None:
+            setting.journal = journal = LegJournal(self, self._store, leg, at.waiting, plan.unqueue)
+            setting.key = self.id
+            agent.running[leg.snapshot_id] = handle
+            kept = journal
+            agent.keeper.watch(self._store, lambda: kept.leg, lambda e: (lost.append(e), task.cancel() if task else None))
+        driver.taken(turn, events, decided=not plan.new_turn)
+        try:
+            if plan.detach:
+                await driver.flush()
+                handle.stored.set()
+            step = await driver.run()
+        except BaseException as e:
+            self._forget_leg()
+            if lost and isinstance(e, asyncio.CancelledError):
+                raise lost[0] from e
+            raise
+        finally:
+            self._watcher = None
+            if journal is not None:
+                agent.running.pop(leg.snapshot_id, None)
+                agent.keeper.forget(leg.snapshot_id)
+        self._unsaved_state, self._unsaved_artifacts = UNSET, {}
+        at.rest(driver.turn, leg.snapshot_id if self._store is not None else None, leg.turn_id)
+        return driver, step
+
+    def _forget_leg(self) -> None:
+        """After a leg that broke off: the store knows what was kept, so it is read again."""
+        if self._store is not None:
+            self._init = AgentInit(self.id)
+            self._at = Conversation(self.id, self._at.owner)
+            self._loaded = False
+
+    def _output(self, handle: AgentTurn, driver: Driver, step: Paused | Finished) -> AgentOutput:
+        turn, at = driver.turn, self._at
+        messages = at.messages()
+        added = messages[len(turn.history) :]
+        end = step.end if isinstance(step, Finished) else None
+        return AgentOutput(
+            self.id,
+            end.reason if end is not None else "interrupted",
+            at.snapshot_id,
+            next((m for m in reversed(added) if m.role == "model"), None),
+            messages,
+            self.interrupts,
+            self.state,
+            self.artifacts,
+            turn.counts.usage,
+            end.error if end is not None else None,
+            end.limit if end is not None else None,
+            driver.value,
+            self.client_state if self._store is None else None,
+        )
+
+    # -- queued messages ---------------------------------------------------------------------------------------------
+
+    def _enqueue(self, said: Message, plan: Plan) -> AgentTurn:
+        if self._store is not None and self._at.snapshot_id is not None:
+            self._store.submit(partial(enqueue, session_id=self.id, message=said)).result()  # durable when we return
+            plan.unqueue = True
+        handle = AgentTurn(Watcher(self._wrap))
+        self._queued.append((handle, plan))
+        return handle
+
+    def _start_queued(self) -> None:
+        if self._queued and not self._at.paused and not self._closed:
+            handle, plan = self._queued.pop(0)
+            self._begin(plan, None, handle)
+
+
+def _checked(agent: Agentlike, init: AgentInit) -> SessionState | None:
+    """The state to begin with. Raises SessionError for what does not go with the agent's way of keeping sessions."""
+    if agent.store is not None:
+        if init.state is not None:
+            raise SessionError(
+                f"Cannot send 'state' to agent {agent.name!r}: it has a store, which keeps the state. Connect with "
+                "session_id= or snapshot_id="
+            )
+        return None
+    if init.session_id is not None or init.snapshot_id is not None:
+        which = "sessionId" if init.session_id is not None else "snapshotId"
+        raise SessionError(
+            f"Cannot use '{which}' with agent {agent.name!r}: it has no store, so nothing is kept under an id. Connect "
+            "with state=, or give the agent a store"
+        )
+    return agent.verified(init.state) if init.state is not None else None
