@@ -34,7 +34,7 @@ class Worker:
 
     def __init__(self, python: str, module: str, name: str, env: Mapping[str, str], patience: float = 120.0) -> None:
         self.key = f"{module}:{name}"
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         self._patience = patience
         self._rest = b""
         self._process = subprocess.Popen(

@@ -37,15 +37,27 @@ async def timed(n: int, work: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
     return {"wall": walls, "cpu": cpus}
 
 
+def check_runs(candidate: Any, before: int, n: int) -> None:
+    """A benchmark of something that did not happen would be worthless."""
+    if candidate.ran - before != n:
+        raise AssertionError(f"the tool ran {candidate.ran - before} times, not {n}")
+
+
 async def measure_tool_turn(candidate: Any, n: int) -> dict[str, Any]:
-    return await timed(n, candidate.tool_turn)
+    before = candidate.ran
+    found = await timed(n, candidate.tool_turn)
+    check_runs(candidate, before, n)
+    return found
 
 
 async def measure_pause(candidate: Any, n: int) -> dict[str, Any]:
     async def work() -> None:
         await candidate.resume(await candidate.pause())
 
-    return await timed(n, work)
+    before = candidate.ran
+    found = await timed(n, work)
+    check_runs(candidate, before, n)
+    return found
 
 
 async def measure_stream(candidate: Any, n: int, chunks: int, yields: bool) -> dict[str, Any]:
@@ -70,7 +82,7 @@ async def measure_slow_consumer(candidate: Any, chunks: int, pace: float) -> dic
 async def measure_in_flight(candidate: Any, n: int) -> dict[str, Any]:
     """`n` sessions, one task each: all pause, wait behind a barrier until the last has, and are all resumed."""
     gc.collect()
-    before = memory()
+    runs, before = candidate.ran, memory()
     arrived = 0
     everybody, go = asyncio.Event(), asyncio.Event()
 
@@ -97,6 +109,7 @@ async def measure_in_flight(candidate: Any, n: int) -> dict[str, Any]:
     go.set()
     await asyncio.gather(*tasks)
     end_cpu, end = time.process_time(), time.perf_counter()
+    check_runs(candidate, runs, n)
     return {
         "wall": (halfway - wall + end - resumed) / n,
         "cpu": (halfway_cpu - cpu + end_cpu - resumed_cpu) / n,
@@ -115,9 +128,12 @@ MEASURES: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
 }
 
 
+METHODS = ("tool_turn", "pause", "resume", "stream")
+
+
 async def serve(module: str, name: str, reply: Callable[[Any], None]) -> None:
     candidate = importlib.import_module(f"benchmarks.peers.{module}").CANDIDATES[name]()
-    reply({"label": candidate.label, "methods": [m for m in dir(candidate) if not m.startswith("_")]})
+    reply({"label": candidate.label, "methods": [m for m in METHODS if getattr(candidate, m, None)]})
     loop = asyncio.get_running_loop()
     # The coordinator lets one worker run at a time, so that reading in a thread costs nobody anything.
     while line := await loop.run_in_executor(None, sys.stdin.readline):

@@ -17,11 +17,12 @@ PEERS = ("genkit_", "langgraph_", "pydantic_ai_", "openai_agents", "adk", "stran
 class Candidate(Protocol):
     """One way to use a library, with a fake model that answers at once: it calls `weather(place)`, then says "done".
 
-    Every operation checks that the tool ran and that the model had the last word; `expect` does it. A method that is
-    missing is a measure that this candidate is not part of.
+    Every operation checks that the model had the last word (`expect`), and counts the runs of its tool in `ran`, which
+    the worker checks. A method that is None is a measure that this candidate is not part of.
     """
 
     label: str
+    ran: int
 
     async def tool_turn(self) -> None:
         """A session of one turn: user, model, tool, model."""

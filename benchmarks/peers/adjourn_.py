@@ -66,9 +66,7 @@ class Generate:
         self.weather, self.careful_weather = weather, careful_weather
 
     async def tool_turn(self) -> None:
-        before = self.ran
         response = await self.ai.generate(QUESTION, tools=[self.weather])
-        expect("runs", self.ran - before, 1)
         expect("text", response.text, "done")
 
     async def pause(self) -> Any:
@@ -77,10 +75,8 @@ class Generate:
         return response
 
     async def resume(self, paused: Any) -> None:
-        before = self.ran
         answer = restart_tool(tool=self.careful_weather, interrupt=paused.interrupts[0])
         response = await self.ai.generate(messages=paused.messages, resume_restart=answer, tools=[self.careful_weather])
-        expect("runs", self.ran - before, 1)
         expect("text", response.text, "done")
 
     async def stream(self, chunks: int, yields: bool, pace: float) -> tuple[int, float]:
@@ -111,12 +107,14 @@ class Agent:
         self.agent = ai.define_agent(name="plain", tools=[self.inner.weather], store=store)
         self.careful = ai.define_agent(name="careful", tools=[self.inner.careful_weather], store=store)
 
+    @property
+    def ran(self) -> int:
+        return self.inner.ran
+
     async def tool_turn(self) -> None:
-        before = self.inner.ran
         session = self.agent.connect(self.init())
         output = await session.send(QUESTION).output
         await session.close()
-        expect("runs", self.inner.ran - before, 1)
         expect("text", output.text, "done")
 
     async def pause(self) -> Any:
@@ -128,10 +126,8 @@ class Agent:
 
     async def resume(self, paused: Any) -> None:
         session, interrupt = paused
-        before = self.inner.ran
         output = await interrupt.restart().output
         await session.close()
-        expect("runs", self.inner.ran - before, 1)
         expect("text", output.text, "done")
 
     async def stream(self, chunks: int, yields: bool, pace: float) -> tuple[int, float]:

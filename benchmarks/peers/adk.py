@@ -87,11 +87,9 @@ class Run:
         await self.sessions.delete_session(app_name=runner.app_name, user_id="u", session_id=session)
 
     async def tool_turn(self) -> None:
-        before = self.ran
         session = await self.open(self.plain)
         events = await self.run(self.plain, session, types.Part(text=QUESTION))
         await self.forget(self.plain, session)
-        expect("runs", self.ran - before, 1)
         expect("text", events[-1].content.parts[0].text, "done")
 
     async def pause(self) -> Any:
@@ -103,11 +101,9 @@ class Run:
 
     async def resume(self, paused: Any) -> None:
         session, call = paused
-        before = self.ran
         answer = types.FunctionResponse(id=call, name=CONFIRMATION, response={"confirmed": True})
         events = await self.run(self.careful, session, types.Part(function_response=answer))
         await self.forget(self.careful, session)
-        expect("runs", self.ran - before, 1)
         expect("text", events[-1].content.parts[0].text, "done")
 
     async def stream(self, chunks: int, yields: bool, pace: float) -> tuple[int, float]:

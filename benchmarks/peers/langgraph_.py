@@ -84,9 +84,7 @@ class Create:
         self.silent = create_agent(self.model, [])
 
     async def tool_turn(self) -> None:
-        before = self.ran
         state = await self.plain.ainvoke({"messages": [("user", QUESTION)]})
-        expect("runs", self.ran - before, 1)
         expect("text", state["messages"][-1].content, "done")
 
     async def pause(self) -> Any:
@@ -96,9 +94,7 @@ class Create:
         return config
 
     async def resume(self, paused: Any) -> None:
-        before = self.ran
         state = await self.careful.ainvoke(Command(resume="yes"), paused)
-        expect("runs", self.ran - before, 1)
         expect("text", state["messages"][-1].content, "done")
         await self.saver.adelete_thread(paused["configurable"]["thread_id"])
 

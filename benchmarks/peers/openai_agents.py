@@ -26,7 +26,9 @@ class Instant(Model):
         self.yields = False
         self.finished = 0.0
 
-    async def get_response(self, system_instructions: Any, input: Any, model_settings: Any, tools: Any, *_: Any, **__: Any) -> Any:
+    async def get_response(
+        self, system_instructions: Any, input: Any, model_settings: Any, tools: Any, *_: Any, **__: Any
+    ):
         if isinstance(input, list) and any(item.get("type") == "function_call_output" for item in input):
             output = assistant_message("done")
         else:
@@ -87,9 +89,7 @@ class Run:
         self.silent = Agent(name="silent", model=self.model)
 
     async def tool_turn(self) -> None:
-        before = self.ran
         result = await Runner.run(self.plain, QUESTION)
-        expect("runs", self.ran - before, 1)
         expect("text", result.final_output, "done")
 
     async def pause(self) -> Any:
@@ -98,11 +98,9 @@ class Run:
         return result
 
     async def resume(self, paused: Any) -> None:
-        before = self.ran
         state = paused.to_state()
         state.approve(paused.interruptions[0])
         result = await Runner.run(self.careful, state)
-        expect("runs", self.ran - before, 1)
         expect("text", result.final_output, "done")
 
     async def stream(self, chunks: int, yields: bool, pace: float) -> tuple[int, float]:

@@ -57,9 +57,7 @@ class Run:
         self.finished = time.perf_counter()
 
     async def tool_turn(self) -> None:
-        before = self.ran
         result = await self.plain.run(QUESTION)
-        expect("runs", self.ran - before, 1)
         expect("text", result.output, "done")
 
     async def pause(self) -> Any:
@@ -68,10 +66,8 @@ class Run:
         return result
 
     async def resume(self, paused: Any) -> None:
-        before = self.ran
         answer = DeferredToolResults(approvals={paused.output.approvals[0].tool_call_id: True})
         result = await self.careful.run(message_history=paused.all_messages(), deferred_tool_results=answer)
-        expect("runs", self.ran - before, 1)
         expect("text", result.output, "done")
 
     async def stream(self, chunks: int, yields: bool, pace: float) -> tuple[int, float]:

@@ -89,9 +89,7 @@ class Fresh:
         return Agent(model=self.model, tools=tools, callback_handler=None)
 
     async def tool_turn(self) -> None:
-        before = self.ran
         result = await self.agent([self.weather]).invoke_async(QUESTION)
-        expect("runs", self.ran - before, 1)
         expect("text", str(result).strip(), "done")
 
     async def pause(self) -> Any:
@@ -102,9 +100,7 @@ class Fresh:
 
     async def resume(self, paused: Any) -> None:
         agent, interrupt = paused
-        before = self.ran
         result = await agent.invoke_async([{"interruptResponse": {"interruptId": interrupt, "response": "yes"}}])
-        expect("runs", self.ran - before, 1)
         expect("text", str(result).strip(), "done")
 
     async def stream(self, chunks: int, yields: bool, pace: float) -> tuple[int, float]:
@@ -133,9 +129,7 @@ class Reused(Fresh):
 
     async def tool_turn(self) -> None:
         self.only.messages.clear()
-        before = self.ran
         result = await self.only.invoke_async(QUESTION)
-        expect("runs", self.ran - before, 1)
         expect("text", str(result).strip(), "done")
 
 

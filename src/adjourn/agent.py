@@ -18,12 +18,12 @@ from adjourn.events import Expired, Limits, TurnEnded
 from adjourn.handle import AgentInit, AgentTurn, SessionState
 from adjourn.lease import Keeper, transact
 from adjourn.ledger import INNER, Leg, Loaded, Write, load, save, stand
-from adjourn.loop import Handlers, Prepare, Setting, as_handlers
 from adjourn.model import Emit, Model, ModelReply, ModelRequest, ToolDefinition, as_reply
 from adjourn.observe import Observer
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, canonical, wire
 from adjourn.schema import Misfit, TypeShape
 from adjourn.session import AgentSession
+from adjourn.setting import Handlers, Prepare, Setting, as_handlers
 from adjourn.state import Finished
 from adjourn.store import MemoryStore, Snapshot, Store
 from adjourn.tool import Interrupt, Tool, ToolOptions, ToolRunContext, shape_of
@@ -132,7 +132,9 @@ class Agent:
         """Opens a session: a new one, a stored one by its id or one of its snapshots, or a client-managed state."""
         return AgentSession(self, init or AgentInit())
 
-    async def get_snapshot(self, *, snapshot_id: str | None = None, session_id: str | None = None) -> SnapshotView | None:
+    async def get_snapshot(
+        self, *, snapshot_id: str | None = None, session_id: str | None = None
+    ) -> SnapshotView | None:
         """One snapshot, or a session's newest; None where there is none. For looking, not for going on."""
         if (snapshot_id is None) == (session_id is None):
             raise DefinitionError("give exactly one of snapshot_id= and session_id=")
@@ -178,7 +180,9 @@ class Agent:
             loaded.session.owner, 0, row.batches, open=open_ids, force=True,
         )  # fmt: skip
         turn = record(standing.turn, end)
-        write = Write(leg, turn, [end], Finished(end), self.clock.now(), self.store.lease_seconds, row.state, row.artifacts)
+        write = Write(
+            leg, turn, [end], Finished(end), self.clock.now(), self.store.lease_seconds, row.state, row.artifacts
+        )
         await transact(self.store, partial(save, write=write))
 
     # -- what sessions need ------------------------------------------------------------------------------------------
@@ -316,7 +320,8 @@ def _surfaced(name: str, session: AgentSession) -> Interrupt:
 
 
 def _inner_decision(session: AgentSession, metadata: Any) -> AgentTurn:
-    decision = (metadata or {}).get("inner") or {}
+    given: Mapping[str, Any] = metadata or {}
+    decision: Mapping[str, Any] = given.get("inner") or {}
     target = next((i for i in session.interrupts if i.id == decision.get("interrupt")), session.interrupts[0])
     verb = decision.get("verb")
     if verb == "respond":
@@ -383,5 +388,3 @@ class _CustomModel:
         if inspect.isawaitable(value):
             value = await value
         return as_reply("" if value is None else value)
-
-

@@ -23,11 +23,11 @@ from adjourn.generation import (
 from adjourn.handle import AgentTurn
 from adjourn.inbox import Inbox
 from adjourn.lease import Keeper
-from adjourn.loop import Handlers, Prepare, Setting, as_handlers
 from adjourn.model import FunctionModel, Model, ModelRegistry, Plugin, ToolDefinition
 from adjourn.observe import Observer
 from adjourn.parts import Message, new_id
 from adjourn.resume import Given
+from adjourn.setting import Handlers, Prepare, Setting, as_handlers
 from adjourn.store import MemoryStore, Store
 from adjourn.stream import Watcher
 from adjourn.tool import AbortSignal, Approval, Backoff, InterruptTool, OnError, Tool, ToolOptions, shape_of
@@ -58,7 +58,7 @@ class Adjourn:
         self.models = ModelRegistry(plugins)
         self.model = model
         self.limits = limits or Limits()
-        self.observers = tuple(observers)
+        self.observers: Sequence[Observer] = tuple(observers)
         self.clock = clock
         self.tools: dict[str, Tool[..., Any]] = {}
         self.agents: dict[str, Agent] = {}
@@ -73,7 +73,7 @@ class Adjourn:
     # -- defining ----------------------------------------------------------------------------------------------------
 
     @overload
-    def tool(self, fn: Callable[P, R], /) -> Tool[P, R]: ...
+    def tool(self, fn: Callable[P, R]) -> Tool[P, R]: ...
 
     @overload
     def tool(
@@ -91,7 +91,18 @@ class Adjourn:
     ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
     def tool(
-        self, fn: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str | None = None, **options: Any
+        self,
+        fn: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        approval: Approval | None = None,
+        on_error: OnError = "raise",
+        retries: int = 0,
+        backoff: float | Backoff | Callable[[int], float] | None = None,
+        timeout: float | None = None,
+        idempotent: bool = False,
+        sequential: bool = False,
     ) -> Any:
         """Makes the function below it a tool of this application. The name stays callable as the function was written.
 
@@ -102,8 +113,10 @@ class Adjourn:
         Raises SignatureError for parameters that cannot be described to a model, DuplicateName for a second of its name.
         """
 
+        options = ToolOptions(approval, on_error, retries, backoff, timeout, idempotent, sequential)
+
         def make(fn: Callable[..., Any]) -> Tool[..., Any]:
-            return self.add_tool(Tool(fn, name=name, description=description, options=ToolOptions(**options)))
+            return self.add_tool(Tool(fn, name=name, description=description, options=options))
 
         return make if fn is None else make(fn)
 
@@ -323,7 +336,7 @@ class _Call:
                 tools = self.resumption.round.tools
         else:
             self.turn = start(prompt, messages, system, limits)
-        picked = app.pick_tools(tools) if tools else {}
+        picked: Mapping[str, Tool[..., Any]] = app.pick_tools(tools) if tools else {}
         self.tools = tuple(picked.values())
         self.setting = Setting(
             app.find_model(model),

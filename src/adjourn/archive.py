@@ -107,7 +107,10 @@ class Archive:
                     yield msgspec.json.encode(stored)
 
     async def import_(self, lines: Iterable[bytes | str], store: Store) -> int:
-        """Stores exported sessions; says how many. Raises InvalidRequest for a line that is none, SessionConflict for an id that is taken."""
+        """Stores exported sessions; says how many.
+
+        Raises InvalidRequest for a line that is none, SessionConflict for an id that is taken.
+        """
         count = 0
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -153,11 +156,14 @@ def _delete(tx: Tx, session_id: str, force: bool, now: float) -> None:
     if waiting and not force:
         names = ", ".join(f"{r.tool} ({r.id})" for r in waiting[:5])
         raise SessionPaused(
-            f"session {session_id!r} waits for decisions on {names}; nothing was deleted. To cancel them: force=True", waiting
+            f"session {session_id!r} waits for decisions on {names}; nothing was deleted. To cancel them: force=True",
+            waiting,
         )
     for row in waiting:
         tx.put_interrupt(replace(row, status="cancelled"))
-        tx.put_decision(Decision(new_id("d_"), row.id, session_id, "cancel", now, reason="session deleted", applied=True))
+        tx.put_decision(
+            Decision(new_id("d_"), row.id, session_id, "cancel", now, reason="session deleted", applied=True)
+        )
     tx.drop_session(session_id)
 
 

@@ -49,7 +49,9 @@ class Conversation:
         """What a new turn has before it."""
         return self.history if self.turn is None else (*self.history, *closed(self.turn))
 
-    def adopt(self, loaded: Loaded, agent: str, limits: Limits, holder: str, runs_here: Callable[[str], bool], now: float) -> None:
+    def adopt(
+        self, loaded: Loaded, agent: str, limits: Limits, holder: str, runs_here: Callable[[str], bool], now: float
+    ) -> None:
         """Stands where the store says. Raises InvalidRequest for another agent's session, SessionConflict for a running one."""
         session = loaded.session
         if session.agent != agent:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO, cast
 
 from adjourn.answer import Answer, PausedCall
-from adjourn.loop import Handler
 from adjourn.schema import Misfit
+from adjourn.setting import Handler
 from adjourn.tool import Backoff, shape_of
 
 When = Callable[[PausedCall], bool]
@@ -27,7 +27,7 @@ def is_transient(interrupt: PausedCall) -> bool:
 
 
 def retry(
-    max: int = 3,  # noqa: A002 - it reads best at the call
+    max: int = 3,
     base: float = 1.0,
     factor: float = 2.0,
     cap: float = 30.0,
@@ -101,22 +101,23 @@ def plain(value: Any) -> str:
 
 async def ask(interrupt: PausedCall, *, lines: TextIO | None = None, out: TextIO | None = None) -> Answer | None:
     """Asks at the terminal: approve (restart), respond with JSON or text, decline with a reason, or leave it paused."""
-    lines, out = lines or sys.stdin, out or sys.stdout
-    print(f"\n{plain(interrupt.name)} waits for you ({interrupt.reason})", file=out)
-    print(f"  input:   {plain(interrupt.input)}", file=out)
-    print(f"  payload: {plain(interrupt.payload)}", file=out)
+    source: TextIO = lines or sys.stdin
+    target: TextIO = out or sys.stdout
+    print(f"\n{plain(interrupt.name)} waits for you ({interrupt.reason})", file=target)
+    print(f"  input:   {plain(interrupt.input)}", file=target)
+    print(f"  payload: {plain(interrupt.payload)}", file=target)
     choices = [*(["[a]pprove"] if "restart" in interrupt.allow else []), "[r]espond", "[d]ecline", "[l]eave paused"]
     while True:
-        choice = (await _line(f"{', '.join(choices)}: ", lines, out)).lower()
+        choice = (await _line(f"{', '.join(choices)}: ", source, target)).lower()
         if choice in ("", "l"):
             return None
         if choice == "a" and "restart" in interrupt.allow:
             return interrupt.restart()
         if choice == "r":
-            return interrupt.respond(_json_or_text(await _line("result (JSON or text): ", lines, out)))
+            return interrupt.respond(_json_or_text(await _line("result (JSON or text): ", source, target)))
         if choice == "d":
-            return interrupt.decline(await _line("reason: ", lines, out))
-        print("Type the letter in brackets.", file=out)
+            return interrupt.decline(await _line("reason: ", source, target))
+        print("Type the letter in brackets.", file=target)
 
 
 async def _line(prompt: str, lines: TextIO, out: TextIO) -> str:

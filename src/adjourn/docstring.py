@@ -71,7 +71,12 @@ def _read_field(lines: list[str], position: int, field: re.Match[str], out: dict
     name = field["name"]
     out[name] = field["text"].strip()
     position += 1
-    while position < len(lines) and lines[position].strip() and _indent(lines[position]) > 0 and not _FIELD.match(lines[position]):
+    while (
+        position < len(lines)
+        and lines[position].strip()
+        and _indent(lines[position]) > 0
+        and not _FIELD.match(lines[position])
+    ):
         out[name] = f"{out[name]} {lines[position].strip()}".strip()
         position += 1
     return position

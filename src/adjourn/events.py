@@ -65,7 +65,9 @@ class Pause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", rep
 # -- what happens to a turn ------------------------------------------------------------------------------------------
 
 
-class _Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", repr_omit_defaults=True):
+class _Event(
+    msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", repr_omit_defaults=True
+):
     pass
 
 

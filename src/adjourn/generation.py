@@ -17,10 +17,11 @@ from adjourn.errors import (
     TurnError,
 )
 from adjourn.events import Limits, Retried, TurnEnded, UserSaid
-from adjourn.loop import Driver, Setting
+from adjourn.loop import Driver
 from adjourn.model import ModelRequest
 from adjourn.parts import FinishReason, Message, Part, Usage, canonical, wire
 from adjourn.resume import Given, as_items, decide
+from adjourn.setting import Setting
 from adjourn.state import Finished, Paused, Turn
 from adjourn.stream import StreamChunk, Watcher
 from adjourn.transcript import read, starts_with, write
@@ -48,7 +49,9 @@ class GenerateResponse(Generic[T]):
             self.limit = step.end.limit
         if turn.open is not None:
             parts = {p.ours.get("id"): p for p in self.messages[-1].content}
-            self.interrupts = [PausedCall(parts[c.id], c.pause, c.id, round_) for c in turn.paused if c.pause is not None]
+            self.interrupts = [
+                PausedCall(parts[c.id], c.pause, c.id, round_) for c in turn.paused if c.pause is not None
+            ]
 
     @property
     def message(self) -> Message | None:
@@ -201,17 +204,15 @@ class Resumption:
             self.round.decided[event.interrupt] = _content(item)
         return turn
 
-    def settle(self, driver: Driver | None, failed: bool) -> Round:
+    def settle(self, driver: Driver, failed: bool) -> Round:
         """Says how the resume went. A failure before any tool ran leaves the pause as it was."""
         round_ = self.round
         assert round_ is not None
         round_.busy = False
-        undo = driver is None or (failed and not driver.ran_tools and not round_.failed)
-        if undo:
+        if failed and not driver.ran_tools and not round_.failed:
             for event in self._events:
                 round_.decided.pop(event.interrupt, None)
             return round_
-        assert driver is not None
         round_.failed = failed
         ids = {c.id for c in round_.turn.calls}
         here = driver.turn.open is not None and {c.id for c in driver.turn.calls} == ids
@@ -275,18 +276,19 @@ def failure(end: TurnEnded, cause: BaseException | None, response: Any) -> TurnE
     elif end.error is not None and end.error.kind == "ModelError":
         error = ModelError(message, response=response)
     else:
-        details = end.error.details if end.error is not None else None
-        error = ToolFailed(message, tool=(details or {}).get("tool", ""), response=response)
+        details: Mapping[str, Any] = (end.error.details if end.error is not None else None) or {}
+        error = ToolFailed(message, tool=details.get("tool", ""), response=response)
         error.__cause__ = cause
     return error
 
 
-async def run_generate(setting: Setting, turn: Turn, resumption: Resumption | None, tools: Sequence[Any]) -> GenerateResponse[Any]:
+async def run_generate(
+    setting: Setting, turn: Turn, resumption: Resumption | None, tools: Sequence[Any]
+) -> GenerateResponse[Any]:
     """Drives the turn to its rest. Raises TurnError, with everything kept as its response."""
-    driver: Driver | None = None
+    driver = Driver(turn, setting)
     failed = True
     try:
-        driver = Driver(turn, setting)
         step = await driver.run()
         failed = isinstance(step, Finished) and step.end.reason == "failed"
     finally:

@@ -126,7 +126,13 @@ class Inbox:
         return await self._decide(event, address, run)
 
     async def decline(
-        self, interrupt_id: str, reason: str = "", *, by: str | None = None, address: str | None = None, run: bool = True
+        self,
+        interrupt_id: str,
+        reason: str = "",
+        *,
+        by: str | None = None,
+        address: str | None = None,
+        run: bool = True,
     ) -> Accepted:
         """Refuses; the model is told so, and why."""
         return await self._decide(Declined(interrupt_id, reason, by), address, run)
@@ -213,5 +219,3 @@ def _position(cursor: str | None) -> tuple[float, str] | None:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=tuple[float, str])
     except (ValueError, msgspec.DecodeError):
         raise InvalidRequest("the cursor is not one that a page gave; begin without one") from None
-
-

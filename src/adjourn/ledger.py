@@ -42,7 +42,6 @@ from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Decision, InterruptQuery, InterruptRecord, SessionRecord, Snapshot, Tx
 from adjourn.turn import begin, close_open_calls, record
 
-
 INNER = "inner:"
 """How the ids of nested agents' sessions begin."""
 
@@ -211,14 +210,19 @@ def _take(tx: Tx, write: Write, event: Decided) -> int:
 
 def _as_decision(event: Decided, row: InterruptRecord, now: float, address: str | None, applied: bool) -> Decision:
     base = Decision(
-        new_id("d_"), row.id, row.session_id, "expire", now, input_digest=row.input_digest, address=address, applied=applied
+        new_id("d_"),
+        row.id,
+        row.session_id,
+        "expire",
+        now,
+        input_digest=row.input_digest,
+        address=address,
+        applied=applied,
     )
     if isinstance(event, Responded):
         return replace(base, verb="respond", output=event.output, metadata=event.metadata, by=event.by)
     if isinstance(event, Restarted):
-        return replace(
-            base, verb="restart", metadata=event.metadata, input=event.input, by=event.by, due=event.due
-        )
+        return replace(base, verb="restart", metadata=event.metadata, input=event.input, by=event.by, due=event.due)
     if isinstance(event, Declined):
         return replace(base, verb="decline", reason=event.reason, by=event.by)
     return base
@@ -262,7 +266,9 @@ def _open_interrupts(tx: Tx, write: Write, leg: Leg) -> None:
         elif row.status != "open":  # it was sent round again and failed: it waits once more
             tx.put_interrupt(replace(row, status="open", snapshot_id=leg.snapshot_id))
             why = call.error.message if call.error is not None else ""
-            tx.put_decision(Decision(new_id("d_"), row.id, row.session_id, "reopen", write.now, reason=why, applied=True))
+            tx.put_decision(
+                Decision(new_id("d_"), row.id, row.session_id, "reopen", write.now, reason=why, applied=True)
+            )
 
 
 def _interrupt(leg: Leg, call: Call, now: float) -> InterruptRecord:
@@ -445,7 +451,9 @@ def stand(loaded: Loaded, limits: Limits) -> Standing:
     last = chain[-1] if chain else None
     reopened = last is not None and (last.messages is None or last.status == "failed") and not last.folded
     for snapshot in chain:
-        over = snapshot.messages is not None and not (reopened and last is not None and snapshot.turn_id == last.turn_id)
+        over = snapshot.messages is not None and not (
+            reopened and last is not None and snapshot.turn_id == last.turn_id
+        )
         if over and snapshot.messages is not None:
             history += _of_this_turn_only(chain, snapshot)
     turn = None

@@ -10,8 +10,8 @@ from adjourn.events import Event, Limits, Pause
 from adjourn.handle import AgentTurn, SessionState
 from adjourn.lease import Keeper, transact
 from adjourn.ledger import Leg, Write, as_event, save
-from adjourn.loop import Setting
 from adjourn.parts import Artifact, new_id
+from adjourn.setting import Setting
 from adjourn.state import Finished, Paused, Turn
 from adjourn.store import Decision, Store
 from adjourn.tool import Tool
@@ -80,7 +80,17 @@ class LegJournal:
         state, artifacts = self._session.unsaved()
         now = self._session.agent.clock.now()
         write = Write(
-            self.leg, turn, events, rest, now, self._store.lease_seconds, state, artifacts, self._applying, None, self._unqueue
+            self.leg,
+            turn,
+            events,
+            rest,
+            now,
+            self._store.lease_seconds,
+            state,
+            artifacts,
+            self._applying,
+            None,
+            self._unqueue,
         )
         saved = await transact(self._store, partial(save, write=write))
         self.leg, self._unqueue = saved.leg, False

@@ -10,90 +10,32 @@ waiting, the result and the reply share one commit.
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from adjourn.answer import Abort, Answer, PausedCall
-from adjourn.clock import SYSTEM, Clock
-from adjourn.errors import AdjournError, ModelError, NotJSON
+from adjourn.errors import AdjournError, ModelError
 from adjourn.events import (
-    CallRejected,
     Declined,
     Event,
-    Json,
     ModelReplied,
     OutputRejected,
-    Pause,
     Responded,
     Restarted,
     ToolInterrupted,
-    ToolRaised,
-    ToolReturned,
     ToolStarted,
     TurnEnded,
 )
-from adjourn.model import Model, ModelReply, ModelRequest, ToolDefinition
-from adjourn.observe import Observed, Observer, observed
-from adjourn.parts import OURS, Chunk, ErrorInfo, Message, Part, digest, new_id, to_json
+from adjourn.model import ModelReply, ModelRequest
+from adjourn.observe import Observed, observed
+from adjourn.parts import Chunk, ErrorInfo, new_id
 from adjourn.resume import decide
-from adjourn.schema import Misfit, TypeShape
+from adjourn.schema import Misfit
+from adjourn.setting import Handler, Setting
 from adjourn.state import Call, CallModel, Finished, Paused, RunTools, Turn
-from adjourn.tool import AbortSignal, Interrupt, InterruptTool, Tool, ToolOutput, ToolRunContext, run_body
+from adjourn.toolrun import Outcome, Run
 from adjourn.transcript import check_sendable, written
 from adjourn.turn import next_step, record
-
-Handler: TypeAlias = Callable[[PausedCall], Any]
-Handlers: TypeAlias = "Handler | Mapping[str, Handler] | None"
-Prepare: TypeAlias = Callable[[ModelRequest], Any]
-Sink: TypeAlias = Callable[["Chunk | Progress | PausedCall"], None]
-
-
-class Journal(Protocol):
-    """Where events become durable."""
-
-    async def commit(self, turn: Turn, events: Sequence[Event], rest: "Paused | Finished | None") -> Sequence[Event]:
-        """Keeps these events; `turn` is the state after them. `rest` is set where the turn comes to rest with them.
-
-        Returns decisions that were made elsewhere meanwhile; with any, a pause is no rest and the turn goes on.
-        Cancelling the caller must not undo a commit.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a running tool reported; `fraction` is from 0 to 1 or None."""
-
-    call_id: str
-    tool: str
-    fraction: float | None
-    text: str
-
-
-@dataclass(slots=True)
-class Setting:
-    """What a turn is run with. Nothing in it belongs to one turn alone but `key`, `sink`, `signal` and `journal`."""
-
-    model: Model
-    tools: Mapping[str, Tool[..., Any]] = field(default_factory=dict[str, Tool[..., Any]])
-    definitions: Sequence[ToolDefinition] = ()
-    system: Message | None = None
-    config: Any = None
-    output: TypeShape | None = None
-    prepare: Prepare | None = None
-    handlers: Mapping[str, Handler] | None = None
-    context: Any = None
-    session: Any = None
-    signal: AbortSignal | None = None
-    sink: Sink | None = None
-    journal: Journal | None = None
-    clock: Clock = SYSTEM
-    observers: Sequence[Observer] = ()
-    key: str = ""
-
-
-_NO_SIGNAL = AbortSignal()
 
 
 class Driver:
@@ -123,7 +65,7 @@ class Driver:
         task = asyncio.current_task()
         if signal is None or task is None:
             return await self._run()
-        forget = signal.on_abort(task.cancel)
+        forget = signal.on_abort(lambda: (task.cancel(), None)[1])
         try:
             return await self._run()
         except asyncio.CancelledError:
@@ -145,9 +87,9 @@ class Driver:
                 elif isinstance(step, Finished):
                     return await self._finish(step)
                 elif isinstance(step, Paused):
-                    if self.setting.handlers is None or not await self._handled(step):
-                        if await self._rests(step):
-                            return step
+                    handled = self.setting.handlers is not None and await self._handled(step)
+                    if not handled and await self._rests(step):
+                        return step
                 else:
                     raise AssertionError("nothing to do, and nothing is running")
         except asyncio.CancelledError:
@@ -253,7 +195,7 @@ class Driver:
             with observed(setting.observers, seen := Observed("model", setting.model.name, {"key": setting.key})):
                 reply = await setting.model(request, self._emit)
                 seen.result = reply
-        except (AdjournError, Exception) as e:
+        except Exception as e:  # noqa: BLE001 - whatever a model raises ends the turn, with everything kept
             self._model_failed(e)
             return
         self._replied(reply)
@@ -278,8 +220,7 @@ class Driver:
             cause, error = error, ModelError(f"model {name!r} failed: {type(error).__name__}: {error}", provider=name)
             error.__cause__ = cause
         self.cause = error
-        status = error.status if isinstance(error, AdjournError) else "INTERNAL"
-        self.put(TurnEnded("failed", ErrorInfo(status, str(error), type(error).__name__)))
+        self.put(TurnEnded("failed", ErrorInfo(error.status, str(error), type(error).__name__)))
 
     def _replied(self, reply: ModelReply) -> None:
         message = reply.message
@@ -290,12 +231,16 @@ class Driver:
             try:
                 self.value = self.setting.output.parse(message.text)
             except Misfit as e:
-                self.put(OutputRejected(f"Your reply does not fit the required output: {e}. Reply again, with nothing but the corrected JSON."))
+                self.put(
+                    OutputRejected(
+                        f"Your reply does not fit the required output: {e}. Reply again, with nothing but the corrected JSON."
+                    )
+                )
 
     # -- tools -------------------------------------------------------------------------------------------------------
 
     async def _run_tools(self, calls: Sequence[Call]) -> None:
-        runs: list[_Run] = []
+        runs: list[Run] = []
         now = self.setting.clock.now() if any(c.due for c in calls) else 0.0
         due = [c for c in calls if c.due is None or c.due <= now]
         if not due:
@@ -303,11 +248,14 @@ class Driver:
             await self.setting.clock.sleep(min(c.due or now for c in calls) - now)
             return
         for call in due:
-            run = _Run(self, call, self.setting.tools.get(call.request.name))
+            run = Run(self.setting, call, self.took)
             if run.alone and runs:
                 break
-            if await run.prepare():
+            outcome = await run.prepare()
+            if outcome is None:
                 runs.append(run)
+            else:
+                self._note(outcome)
             if run.alone:
                 break
         journaled = [r for r in runs if r.tool is not None and not r.tool.options.idempotent]
@@ -321,7 +269,7 @@ class Driver:
             await self._run_together(runs)
         self._tell_results()
 
-    async def _run_together(self, runs: Sequence["_Run"]) -> None:
+    async def _run_together(self, runs: Sequence[Run]) -> None:
         tasks = [asyncio.ensure_future(r.body()) for r in runs]
         try:
             pending = set(tasks)
@@ -335,15 +283,18 @@ class Driver:
             await asyncio.wait(tasks, timeout=1.0)  # their `finally` blocks run; one that will not end is left behind
             raise
 
-    async def _ran(self, outcome: "_Outcome", last: bool) -> None:
+    async def _ran(self, outcome: Outcome, last: bool) -> None:
         self.ran_tools = True
-        if outcome.cause is not None and self.cause is None:
-            self.cause = outcome.cause
-        self.put(outcome.event)
+        self._note(outcome)
         if not last:
             await self.flush()
             if isinstance(outcome.event, ToolInterrupted) and self.setting.handlers is None:
                 self._announce([c for c in self.turn.paused if c.id == outcome.event.call])
+
+    def _note(self, outcome: Outcome) -> None:
+        if outcome.cause is not None and self.cause is None:
+            self.cause = outcome.cause
+        self.put(outcome.event)
 
     def _tell_results(self) -> None:
         sink = self.setting.sink
@@ -351,11 +302,6 @@ class Driver:
             if sink is not None:
                 sink(Chunk("tool", self._index, self.turn.added[-1].content))
             self._index += 1
-
-    def progress(self, call: Call, fraction: float | None, text: str) -> None:
-        """Tells the watcher what a tool reported."""
-        if self.setting.sink is not None:
-            self.setting.sink(Progress(call.id, call.request.name, fraction, text))
 
     # -- handlers ----------------------------------------------------------------------------------------------------
 
@@ -407,184 +353,3 @@ def paused_call(call: Call) -> PausedCall:
     """The handle on a paused call, with the part as the transcript shows it."""
     assert call.pause is not None
     return PausedCall(written(call.part, call), call.pause, call.id)
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    event: Event
-    cause: BaseException | None = None
-
-
-class _Run:
-    """One run of one call: checks first, then the body with its retries."""
-
-    __slots__ = ("args", "call", "context", "driver", "kwargs", "tool")
-
-    def __init__(self, driver: Driver, call: Call, tool: Tool[..., Any] | None) -> None:
-        self.driver = driver
-        self.call = call
-        self.tool = tool
-        self.args: Sequence[Any] = ()
-        self.kwargs: Mapping[str, Any] = {}
-        setting = driver.setting
-        self.context = ToolRunContext(
-            call.id,
-            digest(setting.key, call.id, call.input),
-            1,
-            call.restarts,
-            call.request.input,
-            setting.context,
-            setting.session,
-            setting.signal or _NO_SIGNAL,
-            self._progress,
-        )
-
-    @property
-    def alone(self) -> bool:
-        return self.tool is not None and self.tool.options.sequential
-
-    def _progress(self, fraction: float | None, text: str) -> None:
-        self.driver.progress(self.call, fraction, text)
-
-    async def prepare(self) -> bool:
-        """Whether the body is to run. What keeps it from running is recorded."""
-        call, tool, driver = self.call, self.tool, self.driver
-        if tool is None:
-            known = ", ".join(sorted(driver.setting.tools)) or "none"
-            driver.put(CallRejected(call.id, f"there is no tool {call.request.name!r}; the tools are: {known}", "unknown_tool"))
-            return False
-        malformed = call.part.ours.get("malformed")
-        try:
-            if malformed:
-                raise Misfit([{"path": "$", "message": str(malformed)}])
-            self.args, self.kwargs = tool.shape.arguments(call.input, self.context)
-        except Misfit as e:
-            driver.put(CallRejected(call.id, f"the arguments of tool {tool.name!r} are not valid: {e}. Correct them and call again"))
-            return False
-        if isinstance(tool, InterruptTool):
-            driver.put(ToolInterrupted(call.id, self._pause(Interrupt(call.input, allow=("respond",)), "tool", tool.response)))
-            return False
-        try:
-            if tool.options.approval and not call.restarts and await self._needs_approval(tool):
-                pause = self._pause(Interrupt({"approval": tool.name, "input": call.input}), "approval")
-                driver.put(ToolInterrupted(call.id, pause))
-                return False
-        except Exception as e:  # a predicate that fails must not open the gate
-            outcome = self._failed(tool, e)
-            driver.cause = driver.cause or outcome.cause
-            driver.put(outcome.event)
-            return False
-        return True
-
-    async def _needs_approval(self, tool: Tool[..., Any]) -> bool:
-        approval = tool.options.approval
-        if not callable(approval):
-            return bool(approval)
-        needed = approval(tool.shape.validated(self.args, self.kwargs), self.context)
-        return bool(await needed if inspect.isawaitable(needed) else needed)
-
-    def _pause(self, interrupt: Interrupt, reason: str, response: Json = None) -> Pause:
-        tool = self.tool
-        expires = None
-        if interrupt.expires_in is not None:
-            expires = self.driver.setting.clock.now() + interrupt.expires_in
-        return Pause(
-            new_id("i_"),
-            interrupt.payload,
-            interrupt.response if response is None else response,
-            interrupt.allow,
-            reason,
-            expires,
-            interrupt.on_expiry,
-            tool.version if tool is not None else "",
-            interrupt.path,
-        )
-
-    async def body(self) -> _Outcome:
-        """Runs the tool, again where it may, and says what came of it."""
-        tool, driver = self.tool, self.driver
-        assert tool is not None
-        options = tool.options
-        observers = driver.setting.observers
-        failures = 0
-        while True:
-            try:
-                if observers:
-                    facts = {"key": driver.setting.key, "call_id": self.call.id, "attempt": self.context.attempt}
-                    with observed(observers, seen := Observed("tool", tool.name, facts)):
-                        value = seen.result = await self._attempt(tool)
-                else:
-                    value = await self._attempt(tool)
-                return self._returned(value)
-            except Interrupt as interrupt:
-                return _Outcome(ToolInterrupted(self.call.id, self._pause(interrupt, interrupt.reason), driver.took()))
-            except asyncio.CancelledError as e:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-                return self._failed(tool, e)
-            except Exception as e:
-                failures += 1
-                if failures > options.retries or isinstance(e, NotJSON):
-                    return self._failed(tool, e)
-                delay = options.delay(failures)
-                if delay > 0:
-                    await driver.setting.clock.sleep(delay)
-                self.context.attempt += 1
-
-    async def _attempt(self, tool: Tool[..., Any]) -> Any:
-        timeout = tool.options.timeout
-        if timeout is None:
-            return await run_body(tool, self.args, self.kwargs)
-        try:
-            async with asyncio.timeout(timeout) as scope:
-                return await run_body(tool, self.args, self.kwargs)
-        except TimeoutError as e:
-            if not scope.expired():
-                raise
-            note = "" if tool.is_async else " It runs in a thread, which cannot be stopped: it may still take effect."
-            raise TimeoutError(f"tool {tool.name!r} took longer than {timeout:g} s.{note}") from e
-
-    def _returned(self, value: Any) -> _Outcome:
-        content: Sequence[Part] | None = None
-        metadata = None
-        if isinstance(value, ToolOutput):
-            content, metadata, value = value.content or None, value.metadata or None, value.value
-            metadata = to_json(metadata, "tool output metadata") if metadata else None
-        return _Outcome(
-            ToolReturned(self.call.id, to_json(value, "tool result"), content, metadata, self.driver.took())
-        )
-
-    def _failed(self, tool: Tool[..., Any], error: BaseException) -> _Outcome:
-        name = type(error).__name__
-        text = f"{name}: {error}" if str(error) else name
-        took = self.driver.took()
-        if tool.options.on_error == "interrupt":
-            interrupt = Interrupt({"error": name, "message": str(error), "attempts": self.context.attempt})
-            return _Outcome(ToolInterrupted(self.call.id, self._pause(interrupt, "error"), took))
-        info = ErrorInfo("INTERNAL", text, name)
-        if tool.options.on_error == "model":
-            return _Outcome(ToolRaised(self.call.id, info, "model", took))
-        info = ErrorInfo("INTERNAL", f"tool {tool.name!r} failed: {text}", "ToolFailed", {"tool": tool.name})
-        return _Outcome(ToolRaised(self.call.id, info, "caller", took), error)
-
-
-def as_handlers(on_interrupt: Handlers, tools: Mapping[str, Any]) -> Mapping[str, Handler] | None:
-    """Handlers by tool name. Raises DefinitionError for the name of a tool that is not there: a gate must not vanish by a typo."""
-    from adjourn.errors import DefinitionError
-
-    if on_interrupt is None:
-        return None
-    if callable(on_interrupt):
-        return {"*": on_interrupt}
-    unknown = [name for name in on_interrupt if name != "*" and name not in tools]
-    if unknown:
-        raise DefinitionError(f"on_interrupt= names tools that are not here: {', '.join(unknown)}")
-    return on_interrupt
-
-
-async def finish(value: Any) -> Any:
-    """The value, awaited if it has to be."""
-    return await value if inspect.isawaitable(value) else value
-
-

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import msgspec
 
@@ -95,7 +95,7 @@ def as_reply(value: Any) -> ModelReply:
         return value
     if isinstance(value, Message):
         return ModelReply(value)
-    items: list[Any] = value if isinstance(value, list) else [value]
+    items = cast(list[Any], value) if isinstance(value, list) else [value]
     parts = [Part(text=item) if isinstance(item, str) else item for item in items]
     wrong = [p for p in parts if not isinstance(p, Part)]
     if wrong:
@@ -161,7 +161,7 @@ class ModelRegistry:
         return text
 
 
-def collect(chunks: Iterable[Chunk], *, finish_reason: FinishReason = "stop", usage: Usage = Usage()) -> ModelReply:
+def collect(chunks: Iterable[Chunk], *, finish_reason: FinishReason = "stop", usage: Usage | None = None) -> ModelReply:
     """The reply that these chunks add up to. Neighbouring texts (and reasonings) without metadata join into one part."""
     content: list[Part] = []
     texts: list[str] = []
@@ -187,7 +187,7 @@ def collect(chunks: Iterable[Chunk], *, finish_reason: FinishReason = "stop", us
                 kind = new
             texts.append(part.text if part.text is not None else part.reasoning or "")
     flush()
-    return ModelReply(Message("model", content), finish_reason, usage)
+    return ModelReply(Message("model", content), finish_reason, usage or Usage())
 
 
 def note_of(part: Part, key: str) -> Any:

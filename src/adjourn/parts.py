@@ -17,7 +17,7 @@ from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import PurePath
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -72,7 +72,8 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr
     @property
     def ours(self) -> Metadata:
         """What Adjourn noted on this part; empty where it noted nothing."""
-        return (self.metadata or {}).get(OURS) or {}
+        noted: Metadata | None = (self.metadata or {}).get(OURS)
+        return noted or {}
 
 
 # The field's names for the kinds. One struct serves all, see the module's docstring.
@@ -104,7 +105,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", r
     @property
     def ours(self) -> Metadata:
         """What Adjourn noted on this message; empty where it noted nothing."""
-        return (self.metadata or {}).get(OURS) or {}
+        noted: Metadata | None = (self.metadata or {}).get(OURS)
+        return noted or {}
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
@@ -222,7 +224,7 @@ def to_json(value: Any, what: str = "value") -> Any:
 
 
 def _to_json(value: Any, path: str, what: str, depth: int) -> Any:
-    kind = type(value)
+    kind = cast(type[Any], type(value))
     if kind is str:
         return _text(value, path, what)
     if kind in _PLAIN:
@@ -237,9 +239,9 @@ def _to_json(value: Any, path: str, what: str, depth: int) -> Any:
     if isinstance(value, enum.Enum):
         return _to_json(value.value, path, what, depth)
     if isinstance(value, Mapping):
-        return _mapping(value, path, what, depth)  # pyright: ignore[reportUnknownArgumentType]
+        return _mapping(cast(Mapping[Any, Any], value), path, what, depth)
     if isinstance(value, (list, tuple)):
-        return [_to_json(v, f"{path}[{i}]", what, depth) for i, v in enumerate(value)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return [_to_json(v, f"{path}[{i}]", what, depth) for i, v in enumerate(cast(Sequence[Any], value))]
     return _rich(value, path, what, depth)
 
 
@@ -271,10 +273,10 @@ def _rich(value: Any, path: str, what: str, depth: int) -> Any:
     if isinstance(value, float):
         return _to_json(float(value), path, what, depth)
     if isinstance(value, (set, frozenset)):
-        items = [_to_json(v, f"{path}{{}}", what, depth) for v in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        items = [_to_json(v, f"{path}{{}}", what, depth) for v in cast(set[Any], value)]
         return sorted(items, key=canonical)  # a set has no order of its own; a digest needs one
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(value).decode()
+        return base64.b64encode(bytes(cast(bytes, value))).decode()
     if isinstance(value, Decimal):
         if value.is_finite():
             return str(value)
@@ -291,9 +293,15 @@ def _rich(value: Any, path: str, what: str, depth: int) -> Any:
     if dump is not None and not isinstance(value, type):
         return _to_json(dump(by_alias=True), path, what, depth)
     if is_dataclass(value) and not isinstance(value, type):
-        return _to_json({f.name: getattr(value, f.name) for f in fields(value)}, path, what, depth)
+        return _to_json(_fields(cast(Any, value)), path, what, depth)
     name = type(value).__qualname__
-    raise NotJSON(path, f"is a {name}; give JSON values, models, dataclasses, dates, Decimal, UUID, Enum or bytes", what)
+    raise NotJSON(
+        path, f"is a {name}; give JSON values, models, dataclasses, dates, Decimal, UUID, Enum or bytes", what
+    )
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value)}
 
 
 def _struct(value: msgspec.Struct, path: str, what: str) -> Any:

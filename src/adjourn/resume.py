@@ -1,6 +1,6 @@
 """From what people hand in, to decisions that fit: answers and wire parts become events, or a ResumeError and nothing else."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import UNSET
@@ -146,14 +146,17 @@ def _event(turn: Turn, item: Answer | Part, now: float) -> Decided:
         return _respond(turn, item, item.tool_response)
     if item.tool_request is not None:
         return _restart(turn, item, item.tool_request)
-    raise ResumeError("a resume takes tool responses (to respond) and tool requests (to restart), and this part is neither")
+    raise ResumeError(
+        "a resume takes tool responses (to respond) and tool requests (to restart), and this part is neither"
+    )
 
 
 def _respond(turn: Turn, part: Part, response: ToolResponse) -> Responded | Declined:
     interrupt = _find(turn, part, response).pause
     assert interrupt is not None
     if part.ours.get("declined"):
-        return Declined(interrupt.id, str((response.output or {}).get("reason", "")))
+        given: Mapping[str, Any] = response.output or {}
+        return Declined(interrupt.id, str(given.get("reason", "")))
     kept = {k: v for k, v in (part.metadata or {}).items() if k not in (OURS, "interruptResponse")}
     return Responded(interrupt.id, to_json(response.output, "response"), kept or None)
 
@@ -175,7 +178,8 @@ def _restart(turn: Turn, part: Part, request: ToolRequest) -> Restarted:
 
 
 def _find(turn: Turn, part: Part, named: ToolRequest | ToolResponse) -> Call:
-    interrupt = part.ours.get("interrupt") or (part.ours.get("pause") or {}).get("id")
+    pause: Mapping[str, Any] = part.ours.get("pause") or {}
+    interrupt: str | None = part.ours.get("interrupt") or pause.get("id")
     if interrupt is not None:
         return open_pause(turn, interrupt)[1]
     for call in turn.calls:

@@ -138,26 +138,22 @@ def _hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
     if not hasattr(target, "__code__") and not inspect.isclass(target) and callable(target):
         target = getattr(target, "__call__", target)  # noqa: B004 - an object with __call__, or a partial's function
     try:
-        closure = inspect.getclosurevars(target).nonlocals if hasattr(target, "__code__") else {}
+        closure: Mapping[str, Any] = inspect.getclosurevars(target).nonlocals if hasattr(target, "__code__") else {}
         return typing.get_type_hints(target, localns=dict(closure) or None, include_extras=True)
     except (NameError, TypeError) as e:
         raise SignatureError(f"tool {name!r}: an annotation cannot be resolved: {e}") from e
 
 
 def _is_object(hint: Any) -> bool:
-    if typing.get_origin(hint) is typing.Annotated:
-        hint = typing.get_args(hint)[0]
-    return isinstance(hint, type) and (
-        is_dataclass(hint) or typing.is_typeddict(hint) or hasattr(hint, "model_json_schema")
-    )
+    plain: Any = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+    known = is_dataclass(plain) or typing.is_typeddict(plain) or hasattr(plain, "model_json_schema")
+    return inspect.isclass(plain) and known
 
 
 def _config_extra(hint: Any) -> str | None:
     if typing.get_origin(hint) is typing.Annotated:
         hint = typing.get_args(hint)[0]
-    config: Mapping[str, Any] = (
-        getattr(hint, "model_config", None) or getattr(hint, "__pydantic_config__", None) or {}
-    )
+    config: Mapping[str, Any] = getattr(hint, "model_config", None) or getattr(hint, "__pydantic_config__", None) or {}
     return config.get("extra")
 
 
@@ -203,7 +199,7 @@ def _json_schema(adapter: "TypeAdapter[Any]") -> Schema:
 
     class Quiet(GenerateJsonSchema):
         # A default with no JSON form is still a default; it just cannot be shown.
-        ignored_warning_kinds: "set[JsonSchemaWarningKind]" = {"skipped-choice", "non-serializable-default"}
+        ignored_warning_kinds: "set[JsonSchemaWarningKind]" = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as the base class has it
 
     try:
         return _untitled(adapter.json_schema(schema_generator=Quiet))
@@ -237,7 +233,7 @@ def _problems(error: "ValidationError") -> list[Mapping[str, str]]:
         message = fault["msg"]
         if fault["type"] == "extra_forbidden":
             message = "there is no such argument"
-        elif fault["type"] not in ("missing",) and not isinstance(fault["input"], (dict, list)):
+        elif fault["type"] != "missing" and not isinstance(fault["input"], (dict, list)):
             shown = repr(fault["input"])
             message = f"{message}, not {shown if len(shown) <= 80 else shown[:80] + '…'}"
         out.append({"path": path, "message": message})

@@ -174,7 +174,9 @@ class AgentSession:
             return
         if loaded is not None:
             agent = self.agent
-            self._at.adopt(loaded, agent.name, agent.limits, agent.holder, agent.running.__contains__, agent.clock.now())
+            self._at.adopt(
+                loaded, agent.name, agent.limits, agent.holder, agent.running.__contains__, agent.clock.now()
+            )
             self.id = self._at.session_id
             self._queued = [(None, self._plan_of(m)) for m in self._at.queue]
         self._loaded = True
@@ -246,7 +248,9 @@ class AgentSession:
         branch never touches the other.
         """
         if self._store is None:
-            raise SessionError("a session without a store has no snapshots to fork; connect with its client_state instead")
+            raise SessionError(
+                "a session without a store has no snapshots to fork; connect with its client_state instead"
+            )
         at = snapshot_id or (await self._load()).snapshot_id
         if at is None:
             raise SessionNotFound("this session has no snapshot yet, so there is nothing to fork")
@@ -377,7 +381,9 @@ class AgentSession:
         setting.signal = self.abort_signal = handle.signal
         self.context = plan.context
         setting.sink = None if plan.detach else handle.watcher
-        leg = at.unfinished or at.leg(handle.snapshot_id, agent.name, agent.holder, agent.clock.now(), new_turn=plan.new_turn)
+        leg = at.unfinished or at.leg(
+            handle.snapshot_id, agent.name, agent.holder, agent.clock.now(), new_turn=plan.new_turn
+        )
         handle.snapshot_id = leg.snapshot_id
         self._shown_state, self._watcher = UNSET, None if plan.detach else handle.watcher
         driver = Driver(turn, setting)
@@ -389,7 +395,7 @@ class AgentSession:
             setting.key = self.id
             agent.running[leg.snapshot_id] = handle
             kept = journal
-            agent.keeper.watch(self._store, lambda: kept.leg, lambda e: (lost.append(e), task.cancel() if task else None))
+            agent.keeper.watch(self._store, lambda: kept.leg, partial(_stop, task, lost))
         driver.taken(turn, events, decided=not plan.new_turn)
         try:
             if plan.detach:
@@ -470,3 +476,10 @@ def _checked(agent: Agentlike, init: AgentInit) -> SessionState | None:
             "with state=, or give the agent a store"
         )
     return agent.verified(init.state) if init.state is not None else None
+
+
+def _stop(task: "asyncio.Task[Any] | None", lost: list[Exception], why: Exception) -> None:
+    """The leg's lease is lost: its task ends, with this as the reason."""
+    lost.append(why)
+    if task is not None:
+        task.cancel()

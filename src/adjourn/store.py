@@ -381,7 +381,7 @@ class MemoryStore:
         with self._lock:
             try:
                 future.set_result(work(tx))
-            except BaseException as e:
+            except BaseException as e:  # noqa: BLE001 - it belongs to whoever waits for the future
                 tx.rollback()
                 future.set_exception(e)
         if not read:

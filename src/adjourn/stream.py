@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
 from adjourn.answer import PausedCall
-from adjourn.loop import Progress
 from adjourn.parts import Artifact, Chunk, FinishReason, Part, ToolRequest, ToolResponse
+from adjourn.setting import Progress
 
 T = TypeVar("T")
 

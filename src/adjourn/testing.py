@@ -87,9 +87,10 @@ def tool_context(
     session: Any = None,
 ) -> ToolRunContext:
     """A context to call a tool's body with. `resumed=True` is a bare restart, a mapping is its metadata."""
-    history = tuple(restarts)
+    history: tuple[Any, ...] = tuple(restarts)
     if resumed is not None and resumed is not False:
-        history = (*history, {} if resumed is True else resumed)
+        latest: Any = {} if resumed is True else resumed
+        history = (*history, latest)
     return ToolRunContext("c_test", "test", attempt, history, original_input, context, session)
 
 

@@ -21,7 +21,7 @@ OnError = Literal["raise", "model", "interrupt"]
 OnExpiry = Literal["decline", "fail"] | Mapping[Literal["respond"], Any]
 
 
-class Interrupt(BaseException):  # noqa: N818 - it is no error
+class Interrupt(BaseException):
     """Raise it in a tool to pause the call until somebody decides.
 
     `payload` is for whoever decides: any JSON value, model, dataclass, date, Decimal, UUID, Enum, set or bytes.
@@ -118,7 +118,7 @@ class AbortSignal:
         return lambda: self._waiting.remove(callback) if callback in self._waiting else None
 
 
-_NEVER = AbortSignal()
+NO_SIGNAL = AbortSignal()
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class ToolRunContext:
     original_input: Any = None
     context: Any = None
     session: Any = None
-    abort_signal: AbortSignal = field(default=_NEVER)
+    abort_signal: AbortSignal = field(default=NO_SIGNAL)
     _progress: Callable[[float | None, str], None] | None = None
 
     def is_resumed(self) -> bool:
@@ -278,7 +278,7 @@ def _ask(input_schema: Any) -> Callable[..., Any]:
         raise DefinitionError("input_schema= takes a type: a model, a dataclass or a TypedDict")
     else:
         parameters = [inspect.Parameter("input", inspect.Parameter.KEYWORD_ONLY, annotation=input_schema)]
-    ask.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    ask.__signature__ = inspect.Signature(parameters)
     ask.__annotations__ = {p.name: p.annotation for p in parameters}
     return ask
 
@@ -321,5 +321,5 @@ async def run_body(tool: Tool[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 
 def _first(group: BaseExceptionGroup[Any]) -> Interrupt:
-    inner = group.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else cast(Interrupt, inner)
+    inner: Any = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner  # pyright: ignore[reportUnknownArgumentType]

@@ -81,7 +81,8 @@ def read(messages: Sequence[Message], limits: Limits) -> Turn:
         return Turn(messages[:start], limits, added, counts=counts)
     kept = last.ours.get("counts")
     counts = convert(kept, Counts) if kept else Counts(model_calls=sum(m.role == "model" for m in added))
-    calls, content = [], []
+    calls: list[Call] = []
+    content: list[Part] = []
     for position, part in enumerate(last.content):
         if part.tool_request is not None:
             call = read_call(part, position, len(messages))
@@ -145,9 +146,7 @@ def read_call(part: Part, position: int = 0, length: int = 0) -> Call:
 
 def starts_with(messages: Sequence[Message], prefix: Sequence[Message]) -> bool:
     """Whether `prefix` is how `messages` begin. Identity is looked at first: mostly they are the same objects."""
-    return len(prefix) <= len(messages) and all(
-        a is b or a == b for a, b in zip(messages, prefix, strict=False)
-    )
+    return len(prefix) <= len(messages) and all(a is b or a == b for a, b in zip(messages, prefix, strict=False))
 
 
 def check_sendable(messages: Sequence[Message]) -> None:

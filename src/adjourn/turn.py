@@ -105,7 +105,9 @@ def _spent(turn: Turn) -> TurnEnded | None:
     if limits.identical_calls is not None and counts.identical:
         n = max(counts.identical.values())
         if n > limits.identical_calls:
-            return _limit("identical_calls", f"the model made the same call {n} times and got the same result each time")
+            return _limit(
+                "identical_calls", f"the model made the same call {n} times and got the same result each time"
+            )
     if limits.total_tokens is not None and counts.usage.total_tokens >= limits.total_tokens:
         return _limit("total_tokens", f"{counts.usage.total_tokens} tokens were used")
     if limits.seconds is not None and counts.seconds >= limits.seconds:
@@ -121,12 +123,16 @@ def _stuck(turn: Turn) -> TurnEnded | None:
         for call in turn.paused:
             times = counts.pauses.get(call.pauses[-1], 0) + here[call.pauses[-1]]
             if times > limits.repeats + 1:
-                return _limit("repeats", f"tool {call.request.name!r} paused {times} times with the same input and payload")
+                return _limit(
+                    "repeats", f"tool {call.request.name!r} paused {times} times with the same input and payload"
+                )
     if limits.restarts is not None:
         for call in turn.paused:
             nested = call.pause is not None and call.pause.path  # each answer into a nested agent is a restart here
             if len(call.restarts) >= limits.restarts and call.error is None and not nested:
-                return _limit("restarts", f"tool {call.request.name!r} was restarted {len(call.restarts)} times and paused again")
+                return _limit(
+                    "restarts", f"tool {call.request.name!r} was restarted {len(call.restarts)} times and paused again"
+                )
     if limits.cycles is not None and counts.cycles >= limits.cycles and not counts.answered:
         return _limit("cycles", f"{counts.cycles} rounds of decisions did not end the turn")
     return None
@@ -322,8 +328,8 @@ def _decide(turn: Turn, interrupt: str, verb: Verb | None = None) -> tuple[Turn,
 
 def _inward(turn: Turn, position: int, call: Call, decision: Metadata) -> Turn:
     """A pause that came through a nested agent: its call runs again, and takes the decision in there."""
-    payload: Any = call.pause.payload if call.pause is not None else None
-    inner = {**decision, "interrupt": (payload or {}).get("interrupt")}
+    payload: Metadata = (call.pause.payload if call.pause is not None else None) or {}
+    inner = {**decision, "interrupt": payload.get("interrupt")}
     return _put(turn, position, replace(call, state="ready", restarts=(*call.restarts, {"inner": inner}), error=None))
 
 
@@ -360,7 +366,8 @@ def _expired(turn: Turn, event: Expired) -> Turn:
     if pause.path:
         return _inward(turn, position, call, {"verb": "expire"})
     if isinstance(pause.on_expiry, Mapping):
-        return _put(turn, position, _answer(call, pause.on_expiry["respond"], None, _note("expired")))  # pyright: ignore[reportUnknownArgumentType]
+        default: Metadata = pause.on_expiry  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return _put(turn, position, _answer(call, default["respond"], None, _note("expired")))
     text = "Nobody decided in time, so this was not done. This is not a refusal."
     call = _answer(call, {"expired": True, "reason": text}, None, _note("expired"))
     if pause.on_expiry == "fail":

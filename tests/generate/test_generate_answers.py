@@ -14,9 +14,10 @@ from pydantic import BaseModel
 
 from adjourn import (
     Adjourn,
+    Interrupt,
     InvalidInput,
     InvalidResponse,
-    Interrupt,
+    Message,
     NotJSON,
     ResumeError,
     ToolRunContext,
@@ -113,7 +114,7 @@ async def test_a_falsy_result_waits_beside_a_pause_and_is_not_computed_again(val
         return value
 
     paused = await ai.generate("go", tools=[ask, t])
-    messages = msgspec.json.decode(msgspec.json.encode(paused.messages), type=type(paused.messages[0]) and list[Any])
+    messages = msgspec.json.decode(msgspec.json.encode(paused.messages))
     assert "pendingOutput" in messages[-1]["content"][1]["metadata"]
     await ai.generate(resume_respond=paused.interrupts[0].respond(value), tools=[ask, t])
     answers = outputs_of(model.requests[1].messages)
@@ -197,33 +198,35 @@ WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 KEY = uuid.UUID(int=7)
 
 
-@pytest.mark.parametrize(
-    ("payload", "stored"),
-    [
-        ("text", "text"),
-        ([1, 2.5, None, True], [1, 2.5, None, True]),
-        ({"a": {"b": [{}]}}, {"a": {"b": [{}]}}),
-        (Order(id=1, due=date(2026, 1, 2)), {"id": 1, "due": "2026-01-02"}),
-        (Point(1, {"b", "a"}), {"x": 1, "tags": ["a", "b"]}),
-        (Struct("n"), {"name": "n"}),
-        ({"when": WHEN}, {"when": WHEN.isoformat()}),
-        ({"sum": Decimal("10.10")}, {"sum": "10.10"}),
-        ({"id": KEY}, {"id": str(KEY)}),
-        ([Colour.RED], ["red"]),
-        ({"ids": {3, 1, 2}}, {"ids": [1, 2, 3]}),
-        ({"raw": b"\x00\xff"}, {"raw": base64.b64encode(b"\x00\xff").decode()}),
-        ((1, 2), [1, 2]),
-    ],
-)
+PAYLOADS: list[tuple[Any, Any]] = [
+    ("text", "text"),
+    ([1, 2.5, None, True], [1, 2.5, None, True]),
+    ({"a": {"b": [{}]}}, {"a": {"b": [{}]}}),
+    (Order(id=1, due=date(2026, 1, 2)), {"id": 1, "due": "2026-01-02"}),
+    (Point(1, {"b", "a"}), {"x": 1, "tags": ["a", "b"]}),
+    (Struct("n"), {"name": "n"}),
+    ({"when": WHEN}, {"when": WHEN.isoformat()}),
+    ({"sum": Decimal("10.10")}, {"sum": "10.10"}),
+    ({"id": KEY}, {"id": str(KEY)}),
+    ([Colour.RED], ["red"]),
+    ({"ids": {3, 1, 2}}, {"ids": [1, 2, 3]}),
+    ({"raw": b"\x00\xff"}, {"raw": base64.b64encode(b"\x00\xff").decode()}),
+    ((1, 2), [1, 2]),
+]
+
+
+@pytest.mark.parametrize("payload, stored", PAYLOADS)
 async def test_payloads_of_every_promised_type_become_json(payload: Any, stored: Any) -> None:
     gate = Gate(payload)
     paused = await gate.pause()
     assert paused.interrupts[0].payload == stored
-    assert msgspec.json.decode(msgspec.json.encode(paused.messages))[-1]["content"][0]["metadata"]["interrupt"] == stored
+    assert (
+        msgspec.json.decode(msgspec.json.encode(paused.messages))[-1]["content"][0]["metadata"]["interrupt"] == stored
+    )
 
 
 @pytest.mark.parametrize(
-    ("payload", "path"),
+    "payload, path",
     [
         (float("nan"), "$"),
         ({"order": {"total": float("inf")}}, "$.order.total"),
@@ -277,7 +280,7 @@ def test_wrong_options_of_an_interrupt_are_refused(options: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    ("declared", "wrong", "right"),
+    "declared, wrong, right",
     [
         (bool, "yes", False),
         (int, "7", 0),
@@ -387,7 +390,9 @@ class TestRespondOnlyTools:
         paused = await ai.generate("go", tools=[ask])
         with pytest.raises(VerbNotAllowed) as caught:
             await ai.generate(
-                messages=paused.messages, resume_restart=restart_tool(tool=ask, interrupt=paused.interrupts[0]), tools=[ask]
+                messages=paused.messages,
+                resume_restart=restart_tool(tool=ask, interrupt=paused.interrupts[0]),
+                tools=[ask],
             )
         assert "ask_user" in str(caught.value)
         assert "respon" in str(caught.value)
@@ -487,6 +492,57 @@ async def test_the_restart_of_another_tool_by_name_is_refused() -> None:
     with pytest.raises(ResumeError):
         await gate.resume(paused, restart=restart_tool(tool=other, interrupt=paused.interrupts[0]))
     assert gate.runs == []
+
+
+@pytest.mark.parametrize("json", [False, True])
+async def test_a_body_that_changes_its_input_does_not_change_what_a_restart_runs(json: bool) -> None:
+    ai = Adjourn(model=ScriptedModel([call("t", {"lines": [{"n": 1}]}), "done"]))
+    seen: list[Any] = []
+
+    @ai.tool()
+    async def t(lines: list[dict[str, Any]], ctx: ToolRunContext) -> None:
+        seen.append(msgspec.json.decode(msgspec.json.encode(lines)))
+        lines[0]["n"] = 1000
+        lines.append({"n": 2})
+        if not ctx.is_resumed():
+            raise Interrupt("sure?")
+
+    paused = await ai.generate("go", tools=[t])
+    assert paused.interrupts[0].tool_request.input == {"lines": [{"n": 1}]}
+    if json:
+        messages = msgspec.json.decode(msgspec.json.encode(paused.messages), type=list[Message])
+        answer = restart_tool(interrupt=messages[-1].content[0])
+        await ai.generate(messages=messages, resume_restart=answer, tools=[t])
+    else:
+        await ai.generate(resume_restart=paused.interrupts[0].restart(), tools=[t])
+    assert seen == [[{"n": 1}], [{"n": 1}]]
+
+
+async def test_a_body_that_changes_any_typed_input_does_not_change_what_was_shown() -> None:
+    ai = Adjourn(model=ScriptedModel([call("t", {"data": {"deep": [1]}}), "done"]))
+
+    @ai.tool()
+    async def t(data: Any) -> None:
+        data["deep"].append(2)
+        raise Interrupt("sure?")
+
+    paused = await ai.generate("go", tools=[t])
+    assert paused.interrupts[0].tool_request.input == {"data": {"deep": [1]}}
+
+
+async def test_a_payload_is_what_it_was_at_the_raise() -> None:
+    ai = Adjourn(model=ScriptedModel([call("t")]))
+    payload = {"n": [1]}
+
+    @ai.tool()
+    async def t() -> None:
+        try:
+            raise Interrupt(payload)
+        finally:
+            payload["n"].append(2)
+
+    paused = await ai.generate("go", tools=[t])
+    assert paused.interrupts[0].payload == {"n": [1]}
 
 
 # -- idempotency key --------------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ async def test_the_back_off_loop_ends_by_the_tools_own_error_after_three_tries()
 
     @ai.tool()
     async def fetch(url: str, ctx: ToolRunContext) -> str:
-        tried = (ctx.resumed_metadata or {}).get("tried", 0)
+        tried: int = ctx.resumed_metadata["tried"] if ctx.is_resumed() else 0
         tries.append(tried)
         if tried >= 3:
             raise RuntimeError(f"{url} is down")
@@ -176,7 +176,8 @@ async def test_the_back_off_loop_ends_by_the_tools_own_error_after_three_tries()
 
     response = await ai.generate(prompt="fetch it", tools=[fetch])
     delays: list[int] = []
-    with pytest.raises(ToolFailed) as caught:
+
+    async def back_off(response: Any) -> None:
         while response.interrupts:
             [interrupt] = response.interrupts
             delays.append(interrupt.payload["delay"])
@@ -187,6 +188,9 @@ async def test_the_back_off_loop_ends_by_the_tools_own_error_after_three_tries()
                 ),
                 tools=[fetch],
             )
+
+    with pytest.raises(ToolFailed) as caught:
+        await back_off(response)
     assert tries == [0, 1, 2, 3]
     assert delays == [1, 2, 4]
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -203,7 +207,7 @@ async def test_the_back_off_loop_goes_on_when_the_tool_recovers() -> None:
 
     @ai.tool()
     async def fetch(url: str, ctx: ToolRunContext) -> str:
-        tried = (ctx.resumed_metadata or {}).get("tried", 0)
+        tried: int = ctx.resumed_metadata["tried"] if ctx.is_resumed() else 0
         if tried < 2:
             raise Interrupt({"tried": tried + 1})
         return f"body of {url}"
@@ -273,16 +277,14 @@ async def test_validate_and_correct_hands_the_model_a_repaired_pydantic_value() 
     assert response.text == "The total is 12."
 
 
-async def answer_for_ever(ai: Genkit, tool: Any, answer: Any = "no") -> LimitReached:
+async def answer_for_ever(ai: Genkit, tool: Any) -> None:
     response = await ai.generate(prompt="go", tools=[tool])
-    with pytest.raises(LimitReached) as caught:
-        for _ in range(1000):
-            response = await ai.generate(
-                messages=response.messages,
-                resume_respond=respond_to_interrupt(answer, interrupt=response.interrupts[0]),
-                tools=[tool],
-            )
-    return caught.value
+    for _ in range(1000):
+        response = await ai.generate(
+            messages=response.messages,
+            resume_respond=respond_to_interrupt("no", interrupt=response.interrupts[0]),
+            tools=[tool],
+        )
 
 
 async def test_the_endless_loop_of_identical_pauses_ends_by_itself_as_repeats() -> None:
@@ -293,7 +295,9 @@ async def test_the_endless_loop_of_identical_pauses_ends_by_itself_as_repeats() 
     async def ask(q: str) -> str:
         raise Interrupt({"q": q})
 
-    error = await answer_for_ever(ai, ask)
+    with pytest.raises(LimitReached) as caught:
+        await answer_for_ever(ai, ask)
+    error = caught.value
     assert error.limit == "repeats"
     assert error.response.limit == "repeats"
     messages = error.response.messages
@@ -317,7 +321,9 @@ async def test_the_endless_loop_of_different_pauses_ends_by_itself_as_cycles() -
     async def ask(q: str) -> str:
         raise Interrupt({"q": q})
 
-    error = await answer_for_ever(ai, ask)
+    with pytest.raises(LimitReached) as caught:
+        await answer_for_ever(ai, ask)
+    error = caught.value
     assert error.limit == "cycles"
     outputs = tool_outputs(error.response.messages)
     assert outputs.count("no") == 10

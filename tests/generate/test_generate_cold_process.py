@@ -1,6 +1,6 @@
 """The messages are all the state there is: JSON, another process, another app, wire parts; provider extras come along."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -8,6 +8,7 @@ import pytest
 
 from adjourn import (
     Adjourn,
+    Answer,
     Interrupt,
     InvalidRequest,
     InvalidResponse,
@@ -105,7 +106,9 @@ async def test_a_restart_in_another_process_runs_the_tool_once_and_its_sibling_n
 
 async def test_the_idempotency_key_and_call_id_are_the_same_in_another_process() -> None:
     log, messages = await pause(GATE)
-    await Process(log, "done").generate(messages=messages, resume_restart=restart_tool(interrupt=messages[-1].content[0]))
+    await Process(log, "done").generate(
+        messages=messages, resume_restart=restart_tool(interrupt=messages[-1].content[0])
+    )
     before, after = log
     assert before[4:] == after[4:]
 
@@ -184,13 +187,15 @@ async def test_a_wire_restart_is_a_restart_bare_or_with_its_metadata(resumed: An
     log, messages = await pause(GATE)
     metadata = None if resumed is None else {"resumed": resumed}
     part = ToolRequestPart(tool_request=ToolRequest(name="gate", ref="r1", input={"x": 1}), metadata=metadata)
-    response = await Process(log, "done").generate(messages=messages, resume_restart=cold([Message("user", [part])])[0].content[0])
+    response = await Process(log, "done").generate(
+        messages=messages, resume_restart=cold([Message("user", [part])])[0].content[0]
+    )
     assert response.text == "done"
     assert log[-1][2] == ({"by": "eve"} if isinstance(resumed, Mapping) else {},)
 
 
 async def test_an_answer_can_be_made_into_its_wire_part_and_sent() -> None:
-    builders = [
+    builders: list[Callable[[Part], Answer]] = [
         lambda p: respond_to_interrupt({"a": 1}, interrupt=p),
         lambda p: restart_tool(interrupt=p, resumed_metadata={"by": "me"}),
         lambda p: restart_tool(interrupt=p, replace_input={"x": 4}),
@@ -244,7 +249,7 @@ async def test_what_an_interrupt_declares_is_checked_in_another_process() -> Non
 
 
 async def test_a_paused_message_of_another_genkit_runtime_can_be_resumed() -> None:
-    raw = [
+    raw: list[Any] = [
         {"role": "user", "content": [{"text": "go"}]},
         {
             "role": "model",
@@ -270,7 +275,7 @@ async def test_a_paused_message_of_another_genkit_runtime_can_be_resumed() -> No
 @pytest.mark.parametrize("ref", [None, "r1"])
 async def test_a_paused_message_of_another_runtime_can_be_answered_through_its_own_part(ref: str | None) -> None:
     request = {"name": "gate", "input": {"x": 1}} | ({"ref": ref} if ref else {})
-    raw = [
+    raw: list[Any] = [
         {"role": "user", "content": [{"text": "go"}]},
         {
             "role": "model",

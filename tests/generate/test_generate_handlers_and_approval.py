@@ -226,7 +226,7 @@ async def test_a_handler_that_returns_something_else_is_an_error_and_never_an_ap
     def handler(interrupt: PausedCall) -> Any:
         return junk
 
-    with pytest.raises(Exception) as caught:  # noqa: PT011
+    with pytest.raises(Exception) as caught:
         await gates.run(handler)
     assert "handler" in str(caught.value)
     assert gates.ran == []

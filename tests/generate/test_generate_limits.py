@@ -79,9 +79,11 @@ class Loop:
 
     async def until_the_limit(self, limits: Limits, carry: Carry, *, between: float = 0.0) -> tuple[LimitReached, int]:
         """The error, and how many rounds of decisions were made."""
-        ai, step = self.app()
         rounds = 0
-        with pytest.raises(LimitReached) as caught:
+
+        async def run() -> None:
+            nonlocal rounds
+            ai, step = self.app()
             response = await ai.generate("go", tools=[step], limits=limits)
             while rounds < 100:
                 rounds += 1
@@ -90,6 +92,9 @@ class Loop:
                 ai, step = self.app()
                 answers = [restart_tool(interrupt=p) for p in open_parts(messages)]
                 response = await ai.generate(messages=messages, resume_restart=answers, tools=[step], limits=limits)
+
+        with pytest.raises(LimitReached) as caught:
+            await run()
         assert_sendable(caught.value.response.messages)
         assert caught.value.response.limit == caught.value.limit
         assert caught.value.response.finish_reason == "failed"
@@ -215,11 +220,13 @@ async def test_restarts_of_one_call_are_bounded(carry: Carry, bound: int) -> Non
 
         return ai, again
 
-    ai, again = app()
     restarted = 0
-    with pytest.raises(LimitReached) as caught:
+
+    async def run() -> None:
+        nonlocal restarted
+        ai, again = app()
         response = await ai.generate("go", tools=[again], limits=only(restarts=bound))
-        while True:
+        while restarted < 100:
             restarted += 1
             messages = carry(response.messages)
             ai, again = app()
@@ -229,6 +236,9 @@ async def test_restarts_of_one_call_are_bounded(carry: Carry, bound: int) -> Non
                 tools=[again],
                 limits=only(restarts=bound),
             )
+
+    with pytest.raises(LimitReached) as caught:
+        await run()
     assert caught.value.limit == "restarts"
     assert restarted == bound
     assert ran == bound + 1
@@ -271,7 +281,9 @@ async def test_a_pause_whose_payload_differs_only_in_the_order_of_its_keys_is_th
         raise Interrupt({"a": 1, "b": 2} if asked % 2 else {"b": 2, "a": 1})
 
     response = await ai.generate("go", tools=[ask], limits=only(repeats=1))
-    response = await ai.generate(resume_respond=response.interrupts[0].respond("x"), tools=[ask], limits=only(repeats=1))
+    response = await ai.generate(
+        resume_respond=response.interrupts[0].respond("x"), tools=[ask], limits=only(repeats=1)
+    )
     with pytest.raises(LimitReached) as caught:
         await ai.generate(resume_respond=response.interrupts[0].respond("x"), tools=[ask], limits=only(repeats=1))
     assert caught.value.limit == "repeats"
@@ -328,20 +340,21 @@ async def test_total_tokens_are_bounded_through_pauses(carry: Carry) -> None:
         return ai, ask
 
     limits = only(total_tokens=100)
-    ai, ask = app(0)
-    response = await ai.generate("go", tools=[ask], limits=limits)
-    used = [response.usage.total_tokens]
-    with pytest.raises(LimitReached) as caught:
+    used: list[int] = []
+
+    async def run() -> None:
+        ai, ask = app(0)
+        response = await ai.generate("go", tools=[ask], limits=limits)
+        used.append(response.usage.total_tokens)
         for n in range(1, 10):
             messages = carry(response.messages)
             ai, ask = app(n)
-            response = await ai.generate(
-                messages=messages,
-                resume_respond=respond_to_interrupt("x", interrupt=open_parts(messages)[0]),
-                tools=[ask],
-                limits=limits,
-            )
+            answer = respond_to_interrupt("x", interrupt=open_parts(messages)[0])
+            response = await ai.generate(messages=messages, resume_respond=answer, tools=[ask], limits=limits)
             used.append(response.usage.total_tokens)
+
+    with pytest.raises(LimitReached) as caught:
+        await run()
     assert caught.value.limit == "total_tokens"
     assert used == [40, 80, 120]
 

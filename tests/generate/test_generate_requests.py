@@ -15,6 +15,7 @@ from adjourn import (
     Message,
     ModelError,
     Part,
+    ToolResponse,
     ToolRunContext,
     UnknownModel,
     Usage,
@@ -85,6 +86,25 @@ async def test_messages_that_end_with_the_models_own_reply_need_a_prompt() -> No
     with pytest.raises(InvalidRequest):
         await ai.generate(messages=first.messages)
     assert model.calls == 1
+
+
+@pytest.mark.parametrize("broken", ["no response", "wrong order", "unknown response", "twice"])
+async def test_messages_whose_calls_and_results_do_not_pair_are_refused_and_never_sent(broken: str) -> None:
+    def result(ref: str) -> Part:
+        return Part(tool_response=ToolResponse("t", ref, 1))
+
+    results = {
+        "no response": [],
+        "wrong order": [Message("tool", [result("b"), result("a")])],
+        "unknown response": [Message("tool", [result("a"), result("x")])],
+        "twice": [Message("tool", [result("a"), result("a"), result("b")])],
+    }[broken]
+    asked = Message("model", [call("t", {}, ref="a"), call("t", {}, ref="b")])
+    messages = [Message("user", [Part(text="go")]), asked, *results]
+    model = ScriptedModel(["hi"])
+    with pytest.raises(InvalidRequest):
+        await Adjourn(model=model).generate("and then?", messages=messages)
+    assert model.calls == 0
 
 
 async def test_the_system_text_comes_first_once_also_after_a_resume_that_gives_it_again() -> None:
@@ -238,7 +258,11 @@ async def test_the_callers_context_reaches_the_tools_also_after_a_restart_and_st
 
 async def test_an_unknown_model_is_refused_with_the_known_ones_and_the_extra_to_install() -> None:
     ai = Adjourn(model="openai/gpt-x")
-    ai.define_model("mine/echo", lambda request: "hi")  # pyright: ignore[reportUnknownLambdaType]
+
+    def echo(request: ModelRequest) -> str:
+        return "hi"
+
+    ai.define_model("mine/echo", echo)
     with pytest.raises(UnknownModel) as caught:
         await ai.generate("x")
     text = str(caught.value)
@@ -248,7 +272,7 @@ async def test_an_unknown_model_is_refused_with_the_known_ones_and_the_extra_to_
 
 
 @pytest.mark.parametrize(
-    ("name", "extra"),
+    "name, extra",
     [("googleai/g", "google"), ("openai/g", "openai"), ("anthropic/c", "anthropic"), ("local/needle", "local")],
 )
 async def test_each_provider_prefix_names_its_extra(name: str, extra: str) -> None:
@@ -291,10 +315,11 @@ async def test_a_function_is_a_model_sync_or_async_with_or_without_emit() -> Non
 async def test_a_model_can_be_defined_by_a_decorator() -> None:
     ai = Adjourn()
 
-    @ai.model("mine/echo")  # type: ignore[attr-defined]  # pyright: ignore
-    async def echo(request: ModelRequest) -> str:  # pyright: ignore
+    async def echo(request: ModelRequest) -> str:
         return request.messages[-1].text
 
+    decorate: Any = ai.model  # as in: @ai.model("mine/echo")
+    decorate("mine/echo")(echo)
     assert (await ai.generate("hello", model="mine/echo")).text == "hello"
 
 

@@ -47,7 +47,7 @@ GOOD = call("order", {"sku": "A", "quantity": 1})
 
 
 @pytest.mark.parametrize(
-    ("bad", "hint"),
+    "bad, hint",
     [
         ({"sku": "A", "quantity": "many"}, "quantity"),
         ({"sku": "A"}, "quantity"),
@@ -199,7 +199,15 @@ async def test_the_default_budget_of_argument_errors_is_two() -> None:
 
 async def test_the_budget_of_one_tool_is_not_reset_by_a_call_of_another_in_between() -> None:
     model = ScriptedModel(
-        [call("a", {}), call("b", {"x": 1}), call("a", {}), call("b", {"x": 1}), call("a", {}), call("b", {"x": 1}), "no"]
+        [
+            call("a", {}),
+            call("b", {"x": 1}),
+            call("a", {}),
+            call("b", {"x": 1}),
+            call("a", {}),
+            call("b", {"x": 1}),
+            "no",
+        ]
     )
     ai = Adjourn(model=model)
 
@@ -306,7 +314,7 @@ async def test_output_errors_are_bounded_and_carry_the_transcript(bound: int) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "value"),
+    "kind, text, value",
     [
         (bool, "false", False),
         (int, "0", 0),

@@ -129,7 +129,9 @@ async def test_the_results_of_tools_come_as_one_chunk_in_request_order_between_t
 
 async def test_a_resumed_stream_shows_the_results_and_the_new_text_and_nothing_again() -> None:
     gate = Gate(
-        ScriptedModel([["first", call("gate", {"n": 1}), call("free", {"n": 2})], "second"], chunks=[["first"], ["second"]])
+        ScriptedModel(
+            [["first", call("gate", {"n": 1}), call("free", {"n": 2})], "second"], chunks=[["first"], ["second"]]
+        )
     )
     first = gate.stream("go")
     paused = await first.response
@@ -278,7 +280,7 @@ async def test_a_sync_tool_reports_progress_from_its_thread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replies", "error"),
+    "replies, error",
     [
         ([ConnectionError("down")], ModelError),
         ([call("bad")], ToolFailed),

@@ -259,6 +259,51 @@ def test_an_expiry_that_is_to_fail_leaves_its_paused_sibling_answerable() -> Non
     assert output(turn, 1) == 2
 
 
+# -- pauses of nested agents -------------------------------------------------------------------------------------------
+
+
+def nested(interrupt: str, n: int = 0) -> ToolInterrupted:
+    """Call a paused because the agent in it did, on its interrupt "x<n>"."""
+    return pauses("a", interrupt, {"interrupt": f"x{n}", "payload": n}, path=("inner",))
+
+
+@pytest.mark.parametrize(
+    "decision,inner",
+    [
+        (Responded("i1", 0), {"verb": "respond", "output": 0}),
+        (Restarted("i1", {"n": 1}), {"verb": "restart", "metadata": {"n": 1}}),
+        (Restarted("i1", None, None), {"verb": "restart", "metadata": None, "input": None}),
+        (Declined("i1", "no"), {"verb": "decline", "reason": "no"}),
+        (Expired("i1"), {"verb": "expire"}),
+    ],
+    ids=["respond", "restart", "restart-edited", "decline", "expire"],
+)
+def test_a_decision_on_the_pause_of_a_nested_agent_is_carried_into_it_by_another_run(
+    decision: Event, inner: Mapping[str, Any]
+) -> None:
+    turn = turn_of(asks("a", input={"task": 1}), nested("i1"), decision)
+    step = next_step(turn)
+    assert isinstance(step, RunTools)
+    (call,) = step.calls
+    assert call.restarts == ({"inner": {**inner, "interrupt": "x0"}},)
+    assert (call.input, call.replaced) == ({"task": 1}, False)
+    with pytest.raises(AlreadyResolved):
+        record(turn, decision)
+    assert output(record(turn, ToolReturned("a", "done"))) == "done"
+
+
+def test_a_back_off_before_a_nested_pause_is_restarted_is_kept() -> None:
+    assert turn_of(asks("a"), nested("i1"), Restarted("i1", due=9.0)).calls[0].due == 9.0
+
+
+def test_answers_into_a_nested_agent_do_not_use_up_what_the_outer_tool_itself_may_pause() -> None:
+    turn = turn_of(asks("a"), nested("i0", 0), limits=Limits(restarts=1, cycles=None))
+    for i in range(3):
+        turn = record(record(turn, Responded(f"i{i}", 1)), nested(f"i{i + 1}", i + 1))
+    turn = record(record(turn, Responded("i3", 1)), pauses("a", "own", "approve the result?"))
+    assert isinstance(next_step(turn), Paused)
+
+
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -616,9 +661,9 @@ def test_an_end_by_a_limit_keeps_a_sendable_transcript_and_needs_a_new_allowance
 
 
 def test_answers_into_a_nested_agent_do_not_spend_the_restarts_of_the_outer_call() -> None:
-    turn = turn_of(asks("a"), pauses("a", "i0", 0, path=("inner",)), limits=Limits(restarts=1, cycles=None))
+    turn = turn_of(asks("a"), nested("i0", 0), limits=Limits(restarts=1, cycles=None))
     for i in range(4):
-        turn = record(record(turn, Restarted(f"i{i}")), pauses("a", f"i{i + 1}", i + 1, path=("inner",)))
+        turn = record(record(turn, Restarted(f"i{i}")), nested(f"i{i + 1}", i + 1))
         assert isinstance(next_step(turn), Paused)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -166,13 +166,15 @@ class Walk:
         )
 
     def paused(self, call: str) -> Event:
+        through = self.choose(((), (), (), ("inner",)))
         pause = Pause(
             self.id("i"),
-            self.choose(PAYLOADS),
+            {"interrupt": self.choose(("x1", "x2"))} if through else self.choose(PAYLOADS),
             allow=self.choose(ALLOWED),
             on_expiry=self.choose(ON_EXPIRY),
             expires_at=self.choose((None, 1e9)),
             response=self.choose((None, {"type": "string"})),
+            path=through,
         )
         return ToolInterrupted(call, pause, self.choose((0.0, 0.5)))
 
@@ -309,7 +311,10 @@ def test_no_count_passes_its_bound_and_an_end_by_a_limit_is_structured(tape: byt
         assert limits.model_calls is None or counts.model_calls <= limits.model_calls
         assert limits.cycles is None or counts.cycles <= limits.cycles
         for call in turn.calls:
-            assert limits.restarts is None or len(call.restarts) <= limits.restarts
+            own = [
+                r for r in call.restarts if not isinstance(r, Mapping) or "inner" not in r
+            ]  # not those passed inwards
+            assert limits.restarts is None or len(own) <= limits.restarts
         if isinstance(step, CallModel):
             for kind in ("argument_errors", "tool_errors"):
                 bound = getattr(limits, kind)

@@ -70,10 +70,10 @@ class Codec(Generic[R]):
 
 
 SESSION = Codec(SessionRecord, ("id", "agent", "owner", "created", "updated", "lease_until"))
-SNAPSHOT = Codec(Snapshot, ("id", "session_id", "parent_id", "turn_id", "created", "updated", "folded"), flags=["folded"])
-INTERRUPT = Codec(
-    InterruptRecord, ("id", "session_id", "status", "agent", "tool", "owner", "created", "expires_at")
+SNAPSHOT = Codec(
+    Snapshot, ("id", "session_id", "parent_id", "turn_id", "created", "updated", "folded"), flags=["folded"]
 )
+INTERRUPT = Codec(InterruptRecord, ("id", "session_id", "status", "agent", "tool", "owner", "created", "expires_at"))
 DECISION = Codec(Decision, ("id", "interrupt_id", "session_id", "applied"), flags=["applied"])
 
 encode_events = msgspec.json.Encoder().encode

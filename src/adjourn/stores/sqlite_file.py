@@ -91,8 +91,10 @@ class File:
             "lost unseen: put the file back in its place, or close this store and open it again"
         )
 
-    def explain(self, error: sqlite3.Error) -> StoreError:
+    def explain(self, error: BaseException) -> StoreError:
         """What an error of SQLite means to whoever keeps sessions in this file."""
+        if isinstance(error, StoreError):
+            return error
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         name = getattr(error, "sqlite_errorname", None) or type(error).__name__
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):

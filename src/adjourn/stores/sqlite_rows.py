@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from adjourn.errors import InvalidRequest
 from adjourn.events import Event
 from adjourn.store import Decision, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, Snapshot
 from adjourn.stores.rows import (
@@ -28,6 +29,11 @@ class SQLiteTx:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._early: dict[str, list[tuple[int, bytes]]] = {}
+
+    def finish(self) -> None:
+        """Called where the work is done. Raises where it left something that cannot be kept."""
+        if self._early:
+            raise InvalidRequest(f"events of snapshots that were never put: {', '.join(self._early)}")
 
     def _one(self, name: str, *values: Any) -> Any:
         return self._db.execute(_Q[name], values).fetchone()

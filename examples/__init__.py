@@ -1,0 +1,1 @@
+"""Small programs that show Adjourn at work. Run one with `python -m examples.<name>`."""

@@ -1,0 +1,172 @@
+"""One run of one tool call: its checks first, then the body with retries and timeout, and what came of it."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adjourn.errors import NotJSON
+from adjourn.events import CallRejected, Event, Json, Pause, ToolInterrupted, ToolRaised, ToolReturned
+from adjourn.observe import Observed, observed
+from adjourn.parts import ErrorInfo, Part, digest, new_id, to_json
+from adjourn.schema import Misfit
+from adjourn.setting import Progress, Setting
+from adjourn.state import Call
+from adjourn.tool import NO_SIGNAL, Interrupt, InterruptTool, Tool, ToolOutput, ToolRunContext, run_body
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    event: Event
+    cause: BaseException | None = None
+
+
+class Run:
+    """One run of one call: checks first, then the body with its retries."""
+
+    __slots__ = ("_setting", "_took", "args", "call", "context", "kwargs", "tool")
+
+    def __init__(self, setting: Setting, call: Call, took: Callable[[], float]) -> None:
+        self._setting = setting
+        self._took = took
+        self.call = call
+        self.tool = setting.tools.get(call.request.name)
+        self.args: Sequence[Any] = ()
+        self.kwargs: Mapping[str, Any] = {}
+        self.context = ToolRunContext(
+            call.id,
+            digest(setting.key, call.id, call.input),
+            1,
+            call.restarts,
+            call.request.input,
+            setting.context,
+            setting.session,
+            setting.signal or NO_SIGNAL,
+            self._progress,
+        )
+
+    @property
+    def alone(self) -> bool:
+        return self.tool is not None and self.tool.options.sequential
+
+    def _progress(self, fraction: float | None, text: str) -> None:
+        if self._setting.sink is not None:
+            self._setting.sink(Progress(self.call.id, self.call.request.name, fraction, text))
+
+    async def prepare(self) -> Outcome | None:
+        """Checks the arguments and the gate: what keeps the body from running, or None where it is to run."""
+        call, tool = self.call, self.tool
+        if tool is None:
+            known = ", ".join(sorted(self._setting.tools)) or "none"
+            text = f"there is no tool {call.request.name!r}; the tools are: {known}"
+            return Outcome(CallRejected(call.id, text, "unknown_tool"))
+        malformed = call.part.ours.get("malformed")
+        try:
+            if malformed:
+                raise Misfit([{"path": "$", "message": str(malformed)}])
+            self.args, self.kwargs = tool.shape.arguments(call.input, self.context)
+        except Misfit as e:
+            text = f"the arguments of tool {tool.name!r} are not valid: {e}. Correct them and call again"
+            return Outcome(CallRejected(call.id, text))
+        if isinstance(tool, InterruptTool):
+            pause = self._pause(Interrupt(call.input, allow=("respond",)), "tool", tool.response)
+            return Outcome(ToolInterrupted(call.id, pause))
+        try:
+            if tool.options.approval and not call.restarts and await self._needs_approval(tool):
+                pause = self._pause(Interrupt({"approval": tool.name, "input": call.input}), "approval")
+                return Outcome(ToolInterrupted(call.id, pause))
+        except Exception as e:  # noqa: BLE001 - whatever a predicate raises must not open the gate
+            return self._failed(tool, e)
+        return None
+
+    async def _needs_approval(self, tool: Tool[..., Any]) -> bool:
+        approval = tool.options.approval
+        if not callable(approval):
+            return bool(approval)
+        needed = approval(tool.shape.validated(self.args, self.kwargs), self.context)
+        return bool(await needed if inspect.isawaitable(needed) else needed)
+
+    def _pause(self, interrupt: Interrupt, reason: str, response: Json = None) -> Pause:
+        tool = self.tool
+        expires = None
+        if interrupt.expires_in is not None:
+            expires = self._setting.clock.now() + interrupt.expires_in
+        return Pause(
+            new_id("i_"),
+            interrupt.payload,
+            interrupt.response if response is None else response,
+            interrupt.allow,
+            reason,
+            expires,
+            interrupt.on_expiry,
+            tool.version if tool is not None else "",
+            interrupt.path,
+        )
+
+    async def body(self) -> Outcome:
+        """Runs the tool, again where it may, and says what came of it."""
+        tool, setting = self.tool, self._setting
+        assert tool is not None
+        options = tool.options
+        observers = setting.observers
+        failures = 0
+        while True:
+            try:
+                if observers:
+                    facts = {"key": setting.key, "call_id": self.call.id, "attempt": self.context.attempt}
+                    with observed(observers, seen := Observed("tool", tool.name, facts)):
+                        value = seen.result = await self._attempt(tool)
+                else:
+                    value = await self._attempt(tool)
+                return self._returned(value)
+            except Interrupt as interrupt:
+                return Outcome(ToolInterrupted(self.call.id, self._pause(interrupt, interrupt.reason), self._took()))
+            except asyncio.CancelledError as e:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                return self._failed(tool, e)
+            except Exception as e:  # noqa: BLE001 - a tool may raise anything; on_error says who is told
+                failures += 1
+                if failures > options.retries or isinstance(e, NotJSON):
+                    return self._failed(tool, e)
+                delay = options.delay(failures)
+                if delay > 0:
+                    await setting.clock.sleep(delay)
+                self.context.attempt += 1
+
+    async def _attempt(self, tool: Tool[..., Any]) -> Any:
+        timeout = tool.options.timeout
+        if timeout is None:
+            return await run_body(tool, self.args, self.kwargs)
+        scope = asyncio.timeout(timeout)
+        try:
+            async with scope:
+                return await run_body(tool, self.args, self.kwargs)
+        except TimeoutError as e:
+            if not scope.expired():
+                raise
+            note = "" if tool.is_async else " It runs in a thread, which cannot be stopped: it may still take effect."
+            raise TimeoutError(f"tool {tool.name!r} took longer than {timeout:g} s.{note}") from e
+
+    def _returned(self, value: Any) -> Outcome:
+        content: Sequence[Part] | None = None
+        metadata = None
+        if isinstance(value, ToolOutput):
+            content, metadata, value = value.content or None, value.metadata or None, value.value
+            metadata = to_json(metadata, "tool output metadata") if metadata else None
+        return Outcome(ToolReturned(self.call.id, to_json(value, "tool result"), content, metadata, self._took()))
+
+    def _failed(self, tool: Tool[..., Any], error: BaseException) -> Outcome:
+        name = type(error).__name__
+        text = f"{name}: {error}" if str(error) else name
+        took = self._took()
+        if tool.options.on_error == "interrupt":
+            interrupt = Interrupt({"error": name, "message": str(error), "attempts": self.context.attempt})
+            return Outcome(ToolInterrupted(self.call.id, self._pause(interrupt, "error"), took))
+        info = ErrorInfo("INTERNAL", text, name)
+        if tool.options.on_error == "model":
+            return Outcome(ToolRaised(self.call.id, info, "model", took))
+        info = ErrorInfo("INTERNAL", f"tool {tool.name!r} failed: {text}", "ToolFailed", {"tool": tool.name})
+        return Outcome(ToolRaised(self.call.id, info, "caller", took), error)
