@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import report, startup
 from benchmarks.peers import OURS, PEERS
 from benchmarks.peers.__main__ import DEFAULT, python_of
-from benchmarks.pool import Worker, WorkerFailed, environment
+from benchmarks.pool import ROOT, Worker, WorkerFailed, environment
 from benchmarks.rounds import Who, compare, fly, say
 
 SECTIONS = ("import", "tool", "pause", "stream", "slow", "flight")
@@ -97,6 +97,8 @@ def imports(bench: Bench) -> str:
         python = bench.pythons[module]
         found.append(startup.Startup(label, python, str(facts["START"])))
         sizes[label] = startup.installed(python, tuple(facts["DISTRIBUTIONS"]))
+        if module == OURS and sizes[label] is None:
+            sizes[label] = startup.from_source(python, ROOT)
     startup.measure(found, max(5, bench.args.rounds // 2), bench.env)
     versions = ", ".join(f"{k} {v.versions[0]}" for k, v in sizes.items() if v)
     return "### Import\n\n" + report.startup(found, sizes) + f"\nVersions: {versions}.\n"

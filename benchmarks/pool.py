@@ -17,7 +17,7 @@ class WorkerFailed(Exception):
 
 
 def environment(caches: Path) -> dict[str, str]:
-    """What a measured process gets: byte code kept (in a place of ours), and no settings of Python or tracers from outside."""
+    """What a measured process gets: byte code kept, in a place of ours, and no settings of Python or tracers."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "OTEL_", "LANGCHAIN_", "LANGSMITH_"))}
     quiet = {
         "PYTHONPATH": str(ROOT),

@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 # VmHWM belongs to this program alone; ru_maxrss would count the parent that was forked.
 _PEAK = """
@@ -129,6 +132,17 @@ def installed(python: str, names: tuple[str, ...]) -> Installed | None:
         return None
     found = json.loads(done.stdout)
     return Installed(found["versions"], found["dists"], found["bytes"])
+
+
+def from_source(python: str, root: Path) -> Installed | None:
+    """The same for this project where it is on the path without being installed: what it needs, and its own files."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    needs = tuple(re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in project["dependencies"])
+    found = installed(python, needs)
+    if found is not None:
+        own = sum(f.stat().st_size for f in (root / "src" / project["name"]).rglob("*") if "__pycache__" not in f.parts)
+        found = Installed([project["version"]], [project["name"], *found.distributions], found.size + own)
+    return found
 
 
 def describe_machine() -> str:

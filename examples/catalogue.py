@@ -13,6 +13,7 @@ decision, malformed data is repaired and given as the tool's result, and what re
 import argparse
 import asyncio
 import copy
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,8 +36,8 @@ Run it in a terminal, or let it answer by itself: python -m examples.catalogue -
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the demo. Returns the exit code: 2 where it would have to ask and cannot, 130 where it was interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m examples.catalogue", description=__doc__.split("\n")[0])
+    """Runs the demo. The exit code is 2 where it would have to ask and cannot, 1 where its file cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m examples.catalogue", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--yes", action="store_true", help="answer by itself, with fixed rules")
     parser.add_argument("--scripted", action="store_true", help="use a deterministic model instead of the real one")
     parser.add_argument(
@@ -47,10 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(NO_TERMINAL, file=sys.stderr)
         return 2
     try:
-        asyncio.run(Demo(options.data, yes=options.yes, scripted=options.scripted).run())
+        demo = Demo(options.data, yes=options.yes, scripted=options.scripted)
+    except (OSError, ValueError) as e:
+        print(f"Cannot use {options.data / FILE}: {e}", file=sys.stderr)
+        return 1
+    try:
+        asyncio.run(demo.run())
     except KeyboardInterrupt:
         print(f"\nStopped. What was saved in {options.data / FILE} stays saved; run it again to go on.")
         return 130
+    except BrokenPipeError:  # whoever read the output has gone; the next run goes on from the file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
 
 

@@ -31,16 +31,16 @@ class StandIn:
         self._catalogue = catalogue
 
     def decide(self, paused: PausedCall) -> Answer | None:
-        input: Mapping[str, Any] = paused.input
+        asked: Mapping[str, Any] = paused.input
         if paused.name == "merge_records":
-            records = [self._catalogue.by_id(input[key]) for key in ("keep", "drop")]
+            records = [self._catalogue.by_id(asked[key]) for key in ("keep", "drop")]
             if len({r["name"].strip().casefold() if r else None for r in records}) == 1:
                 return paused.restart()
             return paused.decline("these records do not have the same name")
         if paused.name == "order_stock":
-            product = self._catalogue.by_code(input["code"])
+            product = self._catalogue.by_code(asked["code"])
             if product is not None and (most := int(ORDER_LIMIT // product["price"])):
-                return paused.restart(replace_input={**input, "quantity": min(most, input["quantity"])})
+                return paused.restart(replace_input={**asked, "quantity": min(most, asked["quantity"])})
         return paused.decline("only a person approves that")
 
 

@@ -86,16 +86,17 @@ def find_faults(records: Sequence[Record]) -> list[Fault]:
 
 
 def _faults_of(record: Record, records: Sequence[Record]) -> list[Fault]:
-    id, code, price = record["id"], record["code"], record["price"]
+    code, price = record["code"], record["price"]
     title = f"{code} {record['name'].strip()}"
     out: list[Fault] = []
-    if not id:
+    if not record["id"]:
         free = f"P-{max(int(r['id'][2:]) for r in records if r['id']) + 1}"
         prompt = f"Give the product with code {code} the record id {free}."
         out.append(Fault("id", code, title, "it has no id", [prompt], ["set_id"], [code, free]))
     if not CODE.fullmatch(code):
-        prompt = f"Set the code of record {id} to {code} in capital letters."
-        out.append(Fault("code", id, title, "its code is not in capital letters", [prompt], ["set_code"], [id]))
+        key = str(record["id"])
+        prompt = f"Set the code of record {key} to {code} in capital letters."
+        out.append(Fault("code", key, title, "its code is not in capital letters", [prompt], ["set_code"], [key]))
     if price is None:
         prompts = [f"{code} has no price. Ask the supplier for the price.", f"Set the price of {code} to that."]
         out.append(Fault("price", code, title, "it has no price", prompts, ["ask_supplier", "set_price"], [code]))

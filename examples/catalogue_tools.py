@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field
 
@@ -19,9 +19,12 @@ PRICE_LIMIT = 0.10
 
 MOST_PER_ORDER = 300
 
+Code: TypeAlias = Annotated[str, Field(description="product code such as RW-100")]
+Id: TypeAlias = Annotated[str, Field(description="record id such as P-1001")]
 
-class Wrong(Exception):  # noqa: N818 - the model reads this name
-    """The model asked for something that cannot be. It is told why, and mends its call."""
+
+class Wrong(Exception):
+    """The model asked for something that cannot be. It is told so, with this name, and mends its call."""
 
 
 class Offer(BaseModel):
@@ -31,7 +34,7 @@ class Offer(BaseModel):
     price: float = Field(gt=0)
 
 
-class SupplierDown(Exception):  # noqa: N818
+class SupplierDown(Exception):
     """The supplier answered 503."""
 
 
@@ -69,11 +72,8 @@ def add_tools(ai: Adjourn, catalogue: Catalogue, supplier: Supplier) -> None:
     def record(id: str, ctx: ToolRunContext) -> Record:
         return _only(id, ctx, catalogue.by_id, "record")
 
-    Code = Annotated[str, Field(description="product code such as RW-100")]  # noqa: N806
-    Id = Annotated[str, Field(description="record id such as P-1001")]  # noqa: N806
-
     @ai.tool(on_error="model")
-    def set_price(
+    async def set_price(
         code: Code,
         price: Annotated[float, Field(gt=0, description="price in euros, such as 9.5")],
         ctx: ToolRunContext,
@@ -83,7 +83,7 @@ def add_tools(ai: Adjourn, catalogue: Catalogue, supplier: Supplier) -> None:
         written, last = found["price"], found["last_price"]
         if not ctx.is_resumed():
             if isinstance(written, str) and _digits(written) and not _fits(price, written):
-                raise Wrong(f"price {price:g} is wrong: '{written}' may mean {_readings(written)[-1]:g}")
+                raise Wrong(f"price {price:g}; '{written}' may mean {_readings(written)[-1]:g}")
             if abs(price - last) > PRICE_LIMIT * last:
                 change = round(100 * (price - last) / last)
                 raise Interrupt(
@@ -93,7 +93,7 @@ def add_tools(ai: Adjourn, catalogue: Catalogue, supplier: Supplier) -> None:
         return {"saved": True}
 
     @ai.tool(on_error="model")
-    def set_code(id: Id, code: Code, ctx: ToolRunContext) -> dict[str, Any]:
+    async def set_code(id: Id, code: Code, ctx: ToolRunContext) -> dict[str, Any]:
         """Set the code of a record."""
         found = record(id, ctx)
         if not CODE.fullmatch(code):
@@ -104,7 +104,7 @@ def add_tools(ai: Adjourn, catalogue: Catalogue, supplier: Supplier) -> None:
         return {"saved": True}
 
     @ai.tool(on_error="model")
-    def set_id(code: Code, id: Id, ctx: ToolRunContext) -> dict[str, Any]:
+    async def set_id(code: Code, id: Id, ctx: ToolRunContext) -> dict[str, Any]:
         """Give the product with this code a record id."""
         found = product(code, ctx)
         other = catalogue.by_id(id)
@@ -115,7 +115,7 @@ def add_tools(ai: Adjourn, catalogue: Catalogue, supplier: Supplier) -> None:
 
     # A record that is dropped is gone, so a person looks at each merge before it happens.
     @ai.tool(approval=True, on_error="model")
-    def merge_records(
+    async def merge_records(
         keep: Annotated[str, Field(description="id of the record that stays")],
         drop: Annotated[str, Field(description="id of the record that goes")],
         ctx: ToolRunContext,
@@ -129,7 +129,7 @@ def add_tools(ai: Adjourn, catalogue: Catalogue, supplier: Supplier) -> None:
         return {"saved": True}
 
     @ai.tool(on_error="model")
-    def order_stock(
+    async def order_stock(
         code: Code,
         quantity: Annotated[int, Field(ge=1, le=MOST_PER_ORDER, description="units to order")],
         ctx: ToolRunContext,
@@ -146,7 +146,7 @@ def add_tools(ai: Adjourn, catalogue: Catalogue, supplier: Supplier) -> None:
         return {"saved": True}
 
     @ai.tool(on_error="model")
-    def ask_supplier(code: Code, ctx: ToolRunContext) -> dict[str, Any]:
+    async def ask_supplier(code: Code, ctx: ToolRunContext) -> dict[str, Any]:
         """Ask the supplier for the price of a product."""
         product(code, ctx)
         try:

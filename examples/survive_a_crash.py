@@ -3,21 +3,21 @@
 Nobody can know whether the cut-off run took effect, so it is not repeated: it comes back as a pause.
 """
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from adjourn import Adjourn, Agent, AgentInit, ToolRunContext, run_sync
+from adjourn import Adjourn, AgentInit, ToolRunContext, run_sync
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing import ScriptedModel, call
 
-SESSION = "trip-1"
 
-
-def make_agent(folder: Path, replies: list[object]) -> Agent:
+def make_app(folder: Path, replies: Sequence[object]) -> Adjourn:
     ai = Adjourn(model=ScriptedModel(replies))
 
     @ai.tool()
@@ -26,26 +26,31 @@ def make_agent(folder: Path, replies: list[object]) -> Agent:
         with (folder / "bookings.txt").open("a") as bookings:
             bookings.write(f"{train}\n")
         if not ctx.is_resumed():
-            os.kill(os.getpid(), signal.SIGKILL)  # the power fails, after the booking and before its result is stored
+            os.kill(os.getpid(), signal.SIGKILL)  # after the booking, and before its result is stored
         return "booked"
 
-    return ai.define_agent("travel", tools=[book], store=SQLiteStore(folder / "sessions.db"))
+    # A dead process holds its session until its lease ends. 15 seconds are the default; one is enough here.
+    store = SQLiteStore(folder / "sessions.db", lease_seconds=1.0)
+    ai.define_agent("travel", tools=[book], store=store)
+    return ai
 
 
 async def begin(folder: Path) -> None:
-    agent = make_agent(folder, [call("book", {"train": "IC 5"})])
-    await agent.connect(AgentInit(session_id=SESSION)).send("Book me a seat on IC 5.").output
+    ai = make_app(folder, [call("book", {"train": "IC 5"})])
+    await ai.agents["travel"].connect(AgentInit(owner="ann")).send("Book me a seat on IC 5.").output
 
 
 async def go_on(folder: Path) -> None:
-    agent = make_agent(folder, ["You have a seat on IC 5."])
-    async with agent.connect(AgentInit(session_id=SESSION)) as session:
-        pause = session.interrupts[0]
-        print("Found:", pause.name, pause.input, "-", pause.reason)
-        bookings = (folder / "bookings.txt").read_text().split("\n")[:-1]
-        print("Bookings made:", bookings)
-        output = await pause.respond("booked").output  # we looked, and it is booked: no second run
-        print(output.finish_reason, "-", output.text)
+    ai = make_app(folder, ["You have a seat on IC 5."])
+    while not (turns := await ai.recover()):  # nobody may take the session while the lease lasts
+        await asyncio.sleep(0.2)
+    output = await turns[0].output
+    pause = output.interrupts[0]
+    print("Found:", output.finish_reason, "-", pause.name, pause.input, "-", pause.reason)
+    print("Bookings made:", (folder / "bookings.txt").read_text().split("\n")[:-1])
+    output = await pause.respond("booked").output  # we looked, and it is booked: no second run
+    print(output.finish_reason, "-", output.text)
+    print("Bookings in the end:", (folder / "bookings.txt").read_text().count("IC 5"))
 
 
 def main() -> None:
@@ -53,7 +58,6 @@ def main() -> None:
         child = subprocess.run([sys.executable, __file__, folder])
         print("The child was killed:", child.returncode == -signal.SIGKILL)
         run_sync(go_on(Path(folder)))
-        print("Bookings in the end:", (Path(folder) / "bookings.txt").read_text().count("IC 5"))
 
 
 if __name__ == "__main__":

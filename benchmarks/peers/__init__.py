@@ -39,7 +39,7 @@ class Candidate(Protocol):
     async def stream(self, chunks: int, yields: bool, pace: float) -> tuple[int, float]:
         """A turn without a tool, whose model emits `chunks` times WORD, read by somebody who sleeps `pace` s a chunk.
 
-        With `yields` the model lets the event loop go round once after each chunk, as one that reads from a socket does.
+        With `yields` the model lets the event loop go round once a chunk, as one that reads from a socket does.
         Returns how many chunks came, and at what `time.perf_counter()` the model had said its last.
         """
         ...

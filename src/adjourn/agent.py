@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from adjourn.answer import Answer
 from adjourn.clock import Clock
-from adjourn.errors import DefinitionError, InvalidState, SessionNotFound
+from adjourn.errors import DefinitionError, InvalidState, ModelError, SessionNotFound
 from adjourn.events import Expired, Limits, TurnEnded
 from adjourn.handle import AgentInit, AgentTurn, SessionState
 from adjourn.lease import Keeper, transact
@@ -384,7 +384,10 @@ class _CustomModel:
         return self._name
 
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        value = self._fn(TurnContext(self._session, request.messages, emit, self._session.context))
-        if inspect.isawaitable(value):
-            value = await value
+        try:
+            value = self._fn(TurnContext(self._session, request.messages, emit, self._session.context))
+            if inspect.isawaitable(value):
+                value = await value
+        except Exception as e:
+            raise ModelError(str(e) or type(e).__name__, provider=self._name) from e
         return as_reply("" if value is None else value)

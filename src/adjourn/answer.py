@@ -37,7 +37,7 @@ class Answer:
             output = {"declined": True, "reason": event.reason if isinstance(event, Declined) else "expired"}
             response = ToolResponse(request.name, request.ref, output)
             return Part(tool_response=response, metadata={OURS: {**note, "declined": True}})
-        metadata: dict[str, Any] = {"resumed": event.metadata or True, OURS: note}
+        metadata: dict[str, Any] = {"resumed": event.metadata or True, **({} if self.paused.foreign else {OURS: note})}
         if event.input is not UNSET:
             metadata["replacedInput"] = request.input
             request = ToolRequest(request.name, request.ref, event.input)
@@ -92,15 +92,19 @@ class PausedCall:
     `round` is the paused conversation, where this process has it; so an answer knows what it resumes.
     """
 
-    __slots__ = ("call_id", "metadata", "pause", "round", "tool_request")
+    __slots__ = ("call_id", "foreign", "metadata", "pause", "round", "tool_request")
 
-    def __init__(self, part: Part, pause: Pause, call_id: str, round: Round | None = None) -> None:
+    def __init__(
+        self, part: Part, pause: Pause, call_id: str, round: Round | None = None, foreign: bool = False
+    ) -> None:
         assert part.tool_request is not None
         self.tool_request: ToolRequest = part.tool_request
         self.metadata: Metadata = part.metadata or {}
         self.pause = pause
         self.call_id = call_id
         self.round = round
+        # Written by another runtime: its answers go by name and ref, since it has no id of ours.
+        self.foreign = foreign
 
     @property
     def id(self) -> str:
@@ -160,7 +164,7 @@ def as_paused(interrupt: Any) -> PausedCall:
     if isinstance(interrupt, Part) and interrupt.tool_request is not None:
         call = read_call(interrupt)
         if call.pause is not None:
-            return PausedCall(interrupt, call.pause, call.id)
+            return PausedCall(interrupt, call.pause, call.id, foreign=not interrupt.ours)
     raise DefinitionError(
         f"interrupt={interrupt!r} is not a paused call: give one of response.interrupts (or of turn.interrupts)"
     )

@@ -56,7 +56,7 @@ class Adjourn:
         secret: str | bytes | Sequence[str | bytes] | None = None,
     ) -> None:
         self.models = ModelRegistry(plugins)
-        self.model = model
+        self.default_model = model
         self.limits = limits or Limits()
         self.observers: Sequence[Observer] = tuple(observers)
         self.clock = clock
@@ -134,6 +134,10 @@ class Adjourn:
         tool = InterruptTool(name, description, input_schema, output_schema)
         self.add_tool(tool)
         return tool
+
+    def model(self, name: str) -> Callable[[Callable[..., Any]], Model]:
+        """Makes the function below it a model of this application, as `define_model` does."""
+        return lambda fn: self.define_model(name, fn)
 
     def define_model(self, name: str, fn: Callable[..., Any]) -> Model:
         """Registers a function as a model; it takes a ModelRequest (and `emit`) and returns a ModelReply, Message or text."""
@@ -266,7 +270,7 @@ class Adjourn:
 
     def find_model(self, model: str | Model | None) -> Model:
         """The model of this name, the object itself, or the application's own."""
-        return self.models.find(model or self.model)
+        return self.models.find(self.default_model if model is None else model)
 
     def definitions(self, tools: Mapping[str, Tool[..., Any]]) -> Sequence[ToolDefinition]:
         """What a model is told about these tools."""

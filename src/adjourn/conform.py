@@ -13,11 +13,15 @@ from typing import Any, cast
 from adjourn.parts import canonical
 
 Problem = Mapping[str, str]
+_REFS = 50  # references and alternatives in a row, without going into the value
 
 
 def problems(schema: Any, value: Any) -> list[Problem]:
     """What is wrong with `value`; empty where it fits."""
-    return _check(schema, value, "$", schema, 0)
+    try:
+        return _check(schema, value, "$", schema, 0)
+    except RecursionError:
+        return _bad("$", "is nested too deep")
 
 
 def _bad(path: str, message: str) -> list[Problem]:
@@ -50,8 +54,8 @@ def _check(schema: Any, value: Any, path: str, root: Any, depth: int) -> list[Pr
         return []
     if schema is False:
         return _bad(path, "must not be given")
-    if depth > 100:
-        return _bad(path, "is nested too deep")
+    if depth > _REFS:
+        return _bad(path, "has a schema that refers to itself without end")
     rules = cast(Mapping[str, Any], schema)
     if "$ref" in rules:
         found = _resolve(root, rules["$ref"])
@@ -63,9 +67,9 @@ def _check(schema: Any, value: Any, path: str, root: Any, depth: int) -> list[Pr
         allowed: Sequence[str] = [kinds] if isinstance(kinds, str) else kinds
         if not any(_is(k, value) for k in allowed):
             return _bad(path, f"must be {' or '.join(allowed)}, not {_named(value)}")
-    if "const" in rules and canonical(rules["const"]) != canonical(value):
+    if "const" in rules and _same(rules["const"]) != _same(value):
         return _bad(path, f"must be {rules['const']!r}")
-    if "enum" in rules and canonical(value) not in [canonical(v) for v in rules["enum"]]:
+    if "enum" in rules and _same(value) not in [_same(v) for v in rules["enum"]]:
         return _bad(path, f"must be one of {', '.join(repr(v) for v in rules['enum'])}")
     out = _combined(rules, value, path, root, depth)
     if isinstance(value, str):
@@ -79,6 +83,21 @@ def _check(schema: Any, value: Any, path: str, root: Any, depth: int) -> list[Pr
     return out
 
 
+def _same(value: Any) -> bytes:
+    """Equal for values that JSON schema calls equal: 1 and 1.0 are one number."""
+    return canonical(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in cast(Mapping[str, Any], value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in cast(Sequence[Any], value)]
+    return value
+
+
 def _named(value: Any) -> str:
     for name in ("null", "boolean", "integer", "number", "string", "array", "object"):
         if _is(name, value):
@@ -87,11 +106,18 @@ def _named(value: Any) -> str:
 
 
 def _resolve(root: Any, ref: str) -> Any:
-    node = root
+    node: Any = root
     for step in ref.removeprefix("#").strip("/").split("/"):
-        if step:
-            node = node.get(step.replace("~1", "/").replace("~0", "~"), True) if isinstance(node, Mapping) else True  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return node  # pyright: ignore[reportUnknownVariableType]
+        if not step:
+            continue
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping):
+            node = cast(Mapping[str, Any], node).get(name, True)
+        elif isinstance(node, list) and name.isdigit() and int(name) < len(cast(list[Any], node)):
+            node = cast(list[Any], node)[int(name)]
+        else:
+            return True
+    return node
 
 
 def _combined(rules: Mapping[str, Any], value: Any, path: str, root: Any, depth: int) -> list[Problem]:
@@ -141,14 +167,16 @@ def _object(rules: Mapping[str, Any], value: Mapping[str, Any], path: str, root:
     known: Mapping[str, Any] = rules.get("properties", {})
     out = [p for name in rules.get("required", ()) if name not in value for p in _bad(f"{path}.{name}", "is required")]
     patterns: Mapping[str, Any] = rules.get("patternProperties", {})
+    names = rules.get("propertyNames", True)
     for name, item in value.items():
         here = f"{path}.{name}"
+        out += _check(names, name, here, root, depth + 1)
         matched = [sub for pattern, sub in patterns.items() if re.search(pattern, name)]
         for sub in [*([known[name]] if name in known else []), *matched]:
-            out += _check(sub, item, here, root, depth + 1)
+            out += _check(sub, item, here, root, 0)
         if name not in known and not matched:
             sub = rules.get("additionalProperties", True)
-            out += _bad(here, "there is no such field") if sub is False else _check(sub, item, here, root, depth + 1)
+            out += _bad(here, "there is no such field") if sub is False else _check(sub, item, here, root, 0)
     if len(value) < rules.get("minProperties", 0):
         out += _bad(path, f"must have at least {rules['minProperties']} fields")
     if "maxProperties" in rules and len(value) > rules["maxProperties"]:
@@ -161,11 +189,11 @@ def _array(rules: Mapping[str, Any], value: Sequence[Any], path: str, root: Any,
     first: Sequence[Any] = rules.get("prefixItems", ())
     for i, item in enumerate(value):
         sub = first[i] if i < len(first) else rules.get("items", True)
-        out += _check(sub, item, f"{path}[{i}]", root, depth + 1)
+        out += _check(sub, item, f"{path}[{i}]", root, 0)
     if len(value) < rules.get("minItems", 0):
         out += _bad(path, f"must have at least {rules['minItems']} items")
     if "maxItems" in rules and len(value) > rules["maxItems"]:
         out += _bad(path, f"must have at most {rules['maxItems']} items")
-    if rules.get("uniqueItems") and len({canonical(v) for v in value}) < len(value):
+    if rules.get("uniqueItems") and len({_same(v) for v in value}) < len(value):
         out += _bad(path, "must not have the same item twice")
     return out

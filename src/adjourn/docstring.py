@@ -43,7 +43,8 @@ def _indent(line: str) -> int:
 
 
 def _read_section(lines: list[str], position: int, numpy: bool, out: dict[str, str]) -> int:
-    name, base = "", None
+    names: list[str] = []
+    base: int | None = None
     while position < len(lines):
         line = lines[position]
         if not line.strip():
@@ -56,13 +57,14 @@ def _read_section(lines: list[str], position: int, numpy: bool, out: dict[str, s
         if numpy and indent == base:
             if position + 1 < len(lines) and _UNDERLINE.match(lines[position + 1]):
                 break  # the next section
-            name = line.split(":", 1)[0].strip().lstrip("*")
-            out[name] = ""
+            names = [n.strip().lstrip("*") for n in line.split(":", 1)[0].split(",")]
+            out.update(dict.fromkeys(names, ""))
         elif not numpy and indent == base and (entry := _ENTRY.match(line)):
-            name = entry["name"]
-            out[name] = entry["text"].strip()
-        elif name:
-            out[name] = f"{out[name]} {line.strip()}".strip()
+            names = [entry["name"]]
+            out[names[0]] = entry["text"].strip()
+        else:
+            for name in names:
+                out[name] = f"{out[name]} {line.strip()}".strip()
         position += 1
     return position
 

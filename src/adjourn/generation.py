@@ -24,7 +24,7 @@ from adjourn.resume import Given, as_items, decide
 from adjourn.setting import Setting
 from adjourn.state import Finished, Paused, Turn
 from adjourn.stream import StreamChunk, Watcher
-from adjourn.transcript import read, starts_with, write
+from adjourn.transcript import check_sendable, read, starts_with, write
 from adjourn.turn import begin, record
 
 T = TypeVar("T")
@@ -126,11 +126,15 @@ def start(
                 "the messages end in a pause, so a new prompt has no place after them. Answer the pause "
                 "(resume_respond=, resume_restart=) or decline it first"
             )
+        check_sendable(history)
         message = prompt if isinstance(prompt, Message) else as_message(prompt)
         return record(begin(history, limits), UserSaid(message))
     if not any(m.role != "system" for m in history):
         raise InvalidRequest("nothing to answer: give a prompt or messages")
     turn = read(history, limits)
+    check_sendable([*turn.history, *turn.added])
+    if turn.open is not None and not turn.paused:
+        return turn  # a tool failed, and its call runs again; finished siblings stay
     if turn.open is not None:
         raise InvalidRequest(
             "the messages end in a pause. Answer it: give resume_respond= or resume_restart= (made with "
@@ -174,7 +178,9 @@ class Resumption:
                 "Pass response.messages, or leave messages= out"
             )
         if round_.busy:
-            raise AlreadyResolved("this pause is being resumed right now; wait for that resume")
+            decided = [round_.decided.get(i.event.interrupt) for i in self.items if isinstance(i, Answer)]
+            winner = next((d for d in decided if d is not None), None)
+            raise AlreadyResolved("this pause is being resumed right now; wait for that resume", winner)
         again: list[Answer | Part] = []
         for item in self.items:
             key = item.event.interrupt if isinstance(item, Answer) else None
@@ -294,7 +300,7 @@ async def run_generate(
     finally:
         round_ = resumption.settle(driver, failed) if resumption is not None else None
     turn = driver.turn
-    if turn.open is not None and (round_ is None or round_.turn is not turn):
+    if turn.open is not None and (round_ is None or round_.closed or round_.turn is not turn):
         round_ = Round(turn, tools)
     response = GenerateResponse[Any](driver, step, round_)
     if isinstance(step, Finished):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from adjourn.answer import Abort, Answer, PausedCall
-from adjourn.errors import AdjournError, ModelError
+from adjourn.errors import ModelError
 from adjourn.events import (
     Declined,
     Event,
@@ -57,6 +57,7 @@ class Driver:
         self._saving: asyncio.Task[Any] | None = None
         self._firm = False  # whether a commit has been made in this leg, so that it is ours
         self._decided = False
+        self._active: set[str] = set()
         self._mark = 0.0
 
     async def run(self) -> Paused | Finished:
@@ -65,7 +66,15 @@ class Driver:
         task = asyncio.current_task()
         if signal is None or task is None:
             return await self._run()
-        forget = signal.on_abort(lambda: (task.cancel(), None)[1])
+        loop = asyncio.get_running_loop()
+        cancels: list[asyncio.Handle] = []
+
+        def cancel() -> None:
+            # Through the loop: the abort may come from another thread, or from inside this very task, where a
+            # cancellation would hit whatever the caller awaits next.
+            loop.call_soon_threadsafe(lambda: cancels.append(loop.call_soon(task.cancel)))
+
+        forget = signal.on_abort(cancel)
         try:
             return await self._run()
         except asyncio.CancelledError:
@@ -74,11 +83,17 @@ class Driver:
             return Finished(self.turn.ended or TurnEnded("aborted"))
         finally:
             forget()
+            for handle in cancels:
+                handle.cancel()
 
     async def _run(self) -> Paused | Finished:
         self._mark = self.setting.clock.monotonic()
+        signal = self.setting.signal
         try:
             while True:
+                if signal is not None and signal.aborted:
+                    await self._aborted()
+                    return Finished(self.turn.ended or TurnEnded("aborted"))
                 step = next_step(self.turn)
                 if isinstance(step, CallModel):
                     await self._call_model(step)
@@ -159,6 +174,9 @@ class Driver:
 
     async def _aborted(self) -> None:
         if self.turn.ended is None:
+            for call in self.turn.calls:
+                if call.id in self._active and call.state == "ready":
+                    self.put(ToolStarted(call.id))  # so that its response says that it may have taken effect
             signal = self.setting.signal
             reason = signal.reason if signal is not None and signal.aborted else "the task was cancelled"
             self.put(TurnEnded("aborted", ErrorInfo("CANCELLED", reason, "Aborted")))
@@ -216,7 +234,7 @@ class Driver:
 
     def _model_failed(self, error: Exception) -> None:
         name = self.setting.model.name
-        if not isinstance(error, AdjournError):
+        if not isinstance(error, ModelError):
             cause, error = error, ModelError(f"model {name!r} failed: {type(error).__name__}: {error}", provider=name)
             error.__cause__ = cause
         self.cause = error
@@ -263,24 +281,31 @@ class Driver:
             for run in journaled:
                 self.put(ToolStarted(run.call.id))
             await self.flush()  # nothing runs before the leg is known to be ours
+        self._active = {r.call.id for r in runs}
         if len(runs) == 1:
             await self._ran(await runs[0].body(), last=True)
         elif runs:
             await self._run_together(runs)
+        self._active = set()
         self._tell_results()
 
     async def _run_together(self, runs: Sequence[Run]) -> None:
         tasks = [asyncio.ensure_future(r.body()) for r in runs]
+        told: set[asyncio.Task[Outcome]] = set()
         try:
             pending = set(tasks)
             while pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    await self._ran(task.result(), last=not pending)
+                    told.add(task)
+                    await self._ran(task.result(), last=len(told) == len(tasks))
         except BaseException:
+            finished = [t for t in tasks if t.done() and t not in told and not t.cancelled() and not t.exception()]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=1.0)  # their `finally` blocks run; one that will not end is left behind
+            for task in finished:
+                self._note(task.result())  # it had ended by itself: its result counts
             raise
 
     async def _ran(self, outcome: Outcome, last: bool) -> None:

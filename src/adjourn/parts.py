@@ -182,7 +182,7 @@ def decode(raw: bytes | str, kind: type[T]) -> T:
     """The value of `kind` that `raw` holds. Raises InvalidRequest, naming the path, where it does not fit."""
     try:
         return _decoder(kind).decode(raw)
-    except msgspec.DecodeError as e:  # also msgspec.ValidationError
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as e:  # the first is msgspec.ValidationError, too
         raise InvalidRequest(f"not a valid {getattr(kind, '__name__', kind)}: {e}") from None
 
 
@@ -190,7 +190,7 @@ def convert(value: Any, kind: type[T]) -> T:
     """Like `decode`, from plain dicts and lists (camelCase keys)."""
     try:
         return msgspec.convert(value, kind)
-    except msgspec.ValidationError as e:
+    except (msgspec.ValidationError, RecursionError) as e:
         raise InvalidRequest(f"not a valid {getattr(kind, '__name__', kind)}: {e}") from None
 
 
@@ -217,8 +217,8 @@ def to_json(value: Any, what: str = "value") -> Any:
     """`value` as plain JSON data; what cannot be is refused with its path.
 
     Takes JSON values, pydantic models, dataclasses, msgspec structs, datetime, date, time, timedelta, Decimal, UUID,
-    Enum, set, frozenset, tuple, paths and bytes (as base64). Raises NotJSON for NaN, infinity, numbers past 64 bits
-    with no exact JSON form elsewhere, keys that are no strings, loops, and everything else.
+    Enum, set, frozenset, tuple, paths and bytes (as base64). Raises NotJSON for NaN, infinity, keys that are no
+    strings, loops, and everything else.
     """
     return _to_json(value, "$", what, 0)
 
@@ -292,8 +292,9 @@ def _rich(value: Any, path: str, what: str, depth: int) -> Any:
     dump: Callable[..., Any] | None = getattr(value, "model_dump", None)
     if dump is not None and not isinstance(value, type):
         return _to_json(dump(by_alias=True), path, what, depth)
-    if is_dataclass(value) and not isinstance(value, type):
-        return _to_json(_fields(cast(Any, value)), path, what, depth)
+    if not isinstance(value, type) and is_dataclass(value):
+        given: Any = value
+        return _to_json(_fields(given), path, what, depth)
     name = type(value).__qualname__
     raise NotJSON(
         path, f"is a {name}; give JSON values, models, dataclasses, dates, Decimal, UUID, Enum or bytes", what

@@ -61,6 +61,11 @@ def decide(turn: Turn, items: Sequence[Answer | Part], find_tool: FindTool, now:
         if event.interrupt in seen:
             raise ResumeError(f"interrupt {event.interrupt} is decided twice in one resume; give one decision for each")
         seen.add(event.interrupt)
+        _, call = open_pause(turn, event.interrupt)
+        if call.pause is not None and call.pause.expires_at is not None and call.pause.expires_at <= now:
+            raise StaleInterrupt(
+                f"interrupt {event.interrupt} of tool {call.request.name!r} expired before anybody decided; nothing was run"
+            )
         check(turn, event, find_tool)
         events.append(event)
     for event in events:
@@ -129,6 +134,8 @@ def _check_input(tool: Tool[..., Any], value: Any) -> None:
 
 
 def _event(turn: Turn, item: Answer | Part, now: float) -> Decided:
+    if isinstance(item, Answer) and item.paused.foreign:
+        return _event(turn, item.part, now)
     if isinstance(item, Answer):
         event = item.event
         try:
@@ -182,8 +189,8 @@ def _find(turn: Turn, part: Part, named: ToolRequest | ToolResponse) -> Call:
     interrupt: str | None = part.ours.get("interrupt") or pause.get("id")
     if interrupt is not None:
         return open_pause(turn, interrupt)[1]
-    for call in turn.calls:
-        if call.request.name == named.name and call.request.ref == named.ref:
+    for call in _named(turn, named):
+        if call.request.name == named.name:
             if call.state == "paused":
                 return call
             raise AlreadyResolved(f"tool {named.name!r} (ref {named.ref}) was already answered")
@@ -197,6 +204,18 @@ def _find(turn: Turn, part: Part, named: ToolRequest | ToolResponse) -> Call:
             "no pause. Pass response.messages, or leave messages= out"
         )
     raise UnknownInterrupt(f"tool {named.name!r} (ref {named.ref}) was not found in session history")
+
+
+def _named(turn: Turn, named: ToolRequest | ToolResponse) -> list[Call]:
+    if named.ref is not None:
+        return [c for c in turn.calls if c.request.ref == named.ref]
+    found = [c for c in turn.calls if c.request.name == named.name and c.state == "paused"]
+    if len(found) > 1:
+        raise ResumeError(
+            f"tool {named.name!r} has {len(found)} open calls and the answer names none by its ref; answer through "
+            "response.interrupts"
+        )
+    return found
 
 
 def _answered(turn: Turn, named: ToolRequest | ToolResponse) -> bool:

@@ -3,12 +3,14 @@
 pydantic is imported when the first type is described, not with `adjourn`.
 """
 
+import functools
 import inspect
 import json
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from adjourn.docstring import read_docstring
 from adjourn.errors import SignatureError
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 Schema = Mapping[str, Any]
+_DATA = ("default", "const", "enum", "examples")  # keywords that hold data, not schemas
 
 
 class Misfit(ValueError):
@@ -32,7 +35,7 @@ class TypeShape:
 
     def __init__(self, kind: Any) -> None:
         self._adapter = _adapter(kind, "type")
-        self.schema: Schema = _json_schema(self._adapter)
+        self.schema: Schema = _json_schema(self._adapter, "type")
 
     def validate(self, value: Any) -> Any:
         """`value` (JSON data) as the Python type. Raises Misfit."""
@@ -65,7 +68,7 @@ class InputShape:
         given: dict[str, tuple[Any, inspect.Parameter]] = {}
         for parameter in inspect.signature(fn).parameters.values():
             hint = hints.get(parameter.name, Any)
-            if hint is context_type or context_type in typing.get_args(hint):
+            if _is_context(hint, context_type):
                 self.context_name = parameter.name
                 if parameter.kind is parameter.POSITIONAL_ONLY:
                     self._positional.append(parameter.name)
@@ -79,22 +82,29 @@ class InputShape:
                 self._positional.append(parameter.name)
             given[parameter.name] = (hint, parameter)
             self._names.append(parameter.name)
-        self._whole = len(given) == 1 and all(_is_object(h) and p.default is p.empty for h, p in given.values())
-        if self._whole:
-            hint = next(iter(given.values()))[0]
-            self._adapter = _adapter(hint, f"tool {self.name!r}, parameter {self._names[0]!r}")
-            self._extra: Literal["forbid"] | None = "forbid" if _config_extra(hint) is None else None
-        else:
-            self._adapter = _adapter_of_parameters(self.name, given, texts)
-            self._extra = None
-        schema = _json_schema(self._adapter)
-        if self._extra:
-            schema = {**schema, "additionalProperties": False}
-        self.schema: Schema = schema
+        self._whole = False
+        self._known: frozenset[str] | None = None
+        only = next(iter(given.values())) if len(given) == 1 else None
+        if only is not None and only[1].default is inspect.Parameter.empty and _is_object(only[0]):
+            self._take_whole(only[0])
+        if not self._whole:
+            self._adapter, self.schema = _of_parameters(self.name, given, texts)
+
+    def _take_whole(self, hint: Any) -> None:
+        where = f"tool {self.name!r}, parameter {self._names[0]!r}"
+        adapter = _adapter(hint, where)
+        schema = _at_the_top(_json_schema(adapter, where))
+        if schema.get("type") != "object":
+            return  # a root model of something else is a parameter like any other
+        self._whole, self._adapter, self.schema = True, adapter, schema
+        if _config(hint).get("extra") is None:
+            # What it does not know, a model made up: it should hear of that.
+            self._known = frozenset([*schema.get("properties", ()), *getattr(_bare(hint), "model_fields", ())])
+            self.schema = {**schema, "additionalProperties": False}
 
     def arguments(self, value: Any, context: Any = None) -> tuple[list[Any], dict[str, Any]]:
         """Positional and named arguments for this input. Raises Misfit where it does not fit the schema."""
-        checked = self.validate(value)
+        checked = self.validate(_fresh(value))
         if self._whole:
             named = {self._names[0]: checked}
         else:
@@ -121,7 +131,10 @@ class InputShape:
             value = {}
         if not isinstance(value, Mapping):
             raise Misfit([{"path": "$", "message": "the arguments must be one JSON object"}])
-        return _validate(self._adapter, value, self._extra)
+        given = cast(Mapping[str, Any], value)
+        if self._known is not None and (extra := [k for k in given if k not in self._known]):
+            raise Misfit([{"path": f"$.{k}", "message": "there is no such argument"} for k in extra])
+        return _validate(self._adapter, given)
 
     def output_schema(self) -> Schema | None:
         """The schema of the declared return type; None where there is none that can be described."""
@@ -133,67 +146,106 @@ class InputShape:
             return None  # a return type is a hint to readers; it need not be JSON (ToolOutput, say)
 
 
+def _fresh(value: Any) -> Any:
+    """A copy of JSON data, so that a body which changes its arguments does not change what was recorded."""
+    if isinstance(value, Mapping):
+        return {k: _fresh(v) for k, v in cast(Mapping[str, Any], value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_fresh(v) for v in cast(Sequence[Any], value)]
+    return value
+
+
 def _hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
-    target = inspect.unwrap(fn)
-    if not hasattr(target, "__code__") and not inspect.isclass(target) and callable(target):
-        target = getattr(target, "__call__", target)  # noqa: B004 - an object with __call__, or a partial's function
+    target: Any = inspect.unwrap(fn)
+    while isinstance(target, functools.partial):
+        target = inspect.unwrap(cast(Any, target).func)
+    if not hasattr(target, "__code__") and not inspect.isclass(target):
+        target = getattr(target, "__call__", target)  # noqa: B004 - an object with __call__
     try:
-        closure: Mapping[str, Any] = inspect.getclosurevars(target).nonlocals if hasattr(target, "__code__") else {}
+        closure: Mapping[str, Any] = {}
+        if hasattr(target, "__code__"):
+            closure = inspect.getclosurevars(target).nonlocals
         return typing.get_type_hints(target, localns=dict(closure) or None, include_extras=True)
     except (NameError, TypeError) as e:
         raise SignatureError(f"tool {name!r}: an annotation cannot be resolved: {e}") from e
 
 
+def _bare(hint: Any) -> Any:
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+
+
+def _is_context(hint: Any, context_type: type) -> bool:
+    plain = _bare(hint)
+    if typing.get_origin(plain) in (typing.Union, types.UnionType):
+        return context_type in [_bare(a) for a in typing.get_args(plain)]
+    return plain is context_type
+
+
 def _is_object(hint: Any) -> bool:
-    plain: Any = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
-    known = is_dataclass(plain) or typing.is_typeddict(plain) or hasattr(plain, "model_json_schema")
+    from typing_extensions import is_typeddict  # comes with pydantic, and knows both kinds
+
+    plain = _bare(hint)
+    known = is_dataclass(plain) or is_typeddict(plain) or hasattr(plain, "model_json_schema")
     return inspect.isclass(plain) and known
 
 
-def _config_extra(hint: Any) -> str | None:
-    if typing.get_origin(hint) is typing.Annotated:
-        hint = typing.get_args(hint)[0]
-    config: Mapping[str, Any] = getattr(hint, "model_config", None) or getattr(hint, "__pydantic_config__", None) or {}
-    return config.get("extra")
+def _config(hint: Any) -> Mapping[str, Any]:
+    plain = _bare(hint)
+    return getattr(plain, "model_config", None) or getattr(plain, "__pydantic_config__", None) or {}
+
+
+def _at_the_top(schema: Schema) -> Schema:
+    """The schema without a reference at its head, which models do not follow (recursive types have one)."""
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    target = schema.get("$defs", {}).get(name)
+    if target is None:
+        return schema
+    return {**{k: v for k, v in schema.items() if k != "$ref"}, **target}
 
 
 def _adapter(kind: Any, where: str) -> "TypeAdapter[Any]":
     from pydantic import TypeAdapter
-    from pydantic.errors import PydanticUserError
 
     try:
         return TypeAdapter(kind)
-    except (PydanticUserError, TypeError) as e:
+    except _undescribed() as e:
         raise SignatureError(f"{where}: {kind!r} cannot be described as JSON: {_first_line(e)}") from e
 
 
-def _adapter_of_parameters(
+def _of_parameters(
     name: str, given: Mapping[str, tuple[Any, inspect.Parameter]], texts: Mapping[str, str]
-) -> "TypeAdapter[Any]":
+) -> tuple["TypeAdapter[Any]", Schema]:
     from pydantic import ConfigDict, Field, TypeAdapter, create_model
-    from pydantic.errors import PydanticUserError
 
     fields: dict[str, Any] = {}
     for i, (parameter_name, (hint, parameter)) in enumerate(given.items()):
         default: Any = ... if parameter.default is parameter.empty else parameter.default
         # Fields have names of our own, so that a parameter may be called `schema`, `copy` or `_x`.
-        extra: Any = Field(alias=parameter_name, description=texts.get(parameter_name) or None)
+        about = texts.get(parameter_name)
+        extra: Any = Field(alias=parameter_name, description=about) if about else Field(alias=parameter_name)
         fields[f"a{i}"] = (typing.Annotated[hint, extra], default)
-        try:
-            TypeAdapter(hint)
-        except (PydanticUserError, TypeError) as e:
-            raise SignatureError(
-                f"tool {name!r}, parameter {parameter_name!r}: {hint!r} cannot be described as JSON: {_first_line(e)}"
-            ) from e
-    model = create_model(name, __config__=ConfigDict(extra="forbid", validate_default=False), **fields)
-    return TypeAdapter(model)
+    try:
+        model = create_model(name, __config__=ConfigDict(extra="forbid", validate_default=False), **fields)
+        adapter = TypeAdapter(model)
+        return adapter, _json_schema(adapter, f"tool {name!r}")
+    except (SignatureError, *_undescribed()):
+        for parameter_name, (hint, _) in given.items():
+            where = f"tool {name!r}, parameter {parameter_name!r}"
+            _json_schema(_adapter(hint, where), where)  # raises for the one that is to blame
+        raise
+
+
+def _undescribed() -> tuple[type[Exception], ...]:
+    from pydantic.errors import PydanticUserError
+
+    return (PydanticUserError, TypeError)
 
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _json_schema(adapter: "TypeAdapter[Any]") -> Schema:
+def _json_schema(adapter: "TypeAdapter[Any]", where: str) -> Schema:
     from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
     from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
@@ -204,24 +256,28 @@ def _json_schema(adapter: "TypeAdapter[Any]") -> Schema:
     try:
         return _untitled(adapter.json_schema(schema_generator=Quiet))
     except (PydanticInvalidForJsonSchema, PydanticUserError) as e:
-        raise SignatureError(f"no JSON schema: {_first_line(e)}") from e
+        raise SignatureError(f"{where}: it has no JSON schema: {_first_line(e)}") from e
 
 
 def _untitled(schema: Any, names: bool = False) -> Any:
     """Without pydantic's made-up titles, which cost every model tokens. `names`: the keys here are properties' names."""
     if isinstance(schema, dict):
         items = cast(dict[str, Any], schema).items()
-        return {k: _untitled(v, not names and k in ("properties", "$defs")) for k, v in items if names or k != "title"}
+        return {
+            k: v if not names and k in _DATA else _untitled(v, not names and k in ("properties", "$defs"))
+            for k, v in items
+            if names or k != "title"
+        }
     if isinstance(schema, list):
         return [_untitled(v) for v in cast(list[Any], schema)]
     return schema
 
 
-def _validate(adapter: "TypeAdapter[Any]", value: Any, extra: Literal["forbid"] | None = None) -> Any:
+def _validate(adapter: "TypeAdapter[Any]", value: Any) -> Any:
     from pydantic import ValidationError
 
     try:
-        return adapter.validate_python(value, extra=extra) if extra else adapter.validate_python(value)
+        return adapter.validate_python(value)
     except ValidationError as e:
         raise Misfit(_problems(e)) from None
 

@@ -10,7 +10,10 @@ from adjourn.parts import ErrorInfo, FinishReason, Message, Part, ToolRequest, U
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
-    """One tool request of the open round. `input` is what runs; the model's own stays in `request`."""
+    """One tool request of the open round. `input` is what runs; the model's own stays in `request`.
+
+    `restarts` are the metadata of its restarts, `pauses` fingerprints of its pauses, `asked` the ids of earlier ones.
+    """
 
     id: str
     part: Part
@@ -23,6 +26,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr
     error: ErrorInfo | None = None
     replaced: bool = False
     due: float | None = None
+    asked: tuple[str, ...] = ()
 
     @property
     def request(self) -> ToolRequest:

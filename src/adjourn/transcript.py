@@ -8,16 +8,19 @@ all the same.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from adjourn.errors import InvalidRequest
-from adjourn.events import Limits, Pause
-from adjourn.parts import OURS, Message, Part, ToolResponse, convert, digest, wire
+from adjourn.events import Json, Limits, Pause
+from adjourn.parts import OURS, ErrorInfo, Message, Metadata, Part, ToolResponse, convert, digest, wire
 from adjourn.state import Call, Counts, Turn
 from adjourn.turn import shown
+
+T = TypeVar("T")
 
 _WRITTEN = ("interrupt", "pendingOutput", "pendingContent", "resolvedInterrupt", OURS)
 
@@ -27,44 +30,59 @@ def write(turn: Turn) -> list[Message]:
     messages = [*turn.history, *turn.added]
     if turn.open is not None:
         messages.append(_open_message(turn))
+    elif turn.ended is not None and turn.ended.reason in ("failed", "aborted") and turn.added:
+        messages[-1] = _with_counts(messages[-1], turn)  # so that going on from here does not start them afresh
     return messages
+
+
+def _with_counts(message: Message, turn: Turn) -> Message:
+    metadata = {**(message.metadata or {}), OURS: {**message.ours, "counts": wire(turn.counts)}}
+    return replace(message, metadata=metadata)
 
 
 def _open_message(turn: Turn) -> Message:
     assert turn.open is not None
     calls = iter(turn.calls)
     content = [written(p, next(calls)) if p.tool_request is not None else p for p in turn.open.content]
-    metadata = {**(turn.open.metadata or {}), OURS: {**turn.open.ours, "counts": wire(turn.counts)}}
-    return replace(turn.open, content=content, metadata=metadata)
+    return _with_counts(replace(turn.open, content=content), turn)
+
+
+class _Note(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What we write on a request part of an open round, beside the wire format's own keys."""
+
+    id: str | None = None
+    state: str | None = None
+    pause: Pause | None = None
+    restarts: tuple[Json, ...] = ()
+    pauses: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    input: Json | UnsetType = UNSET
+    due: float | None = None
+    error: ErrorInfo | None = None
+    response: Metadata | None = None
 
 
 def written(part: Part, call: Call) -> Part:
     """The request part of an open round as the transcript shows it."""
     metadata: dict[str, Any] = dict(part.metadata or {})
-    note: dict[str, Any] = {"id": call.id, "state": call.state}
-    if call.restarts:
-        note["restarts"] = list(call.restarts)
-    if call.pauses:
-        note["pauses"] = list(call.pauses)
-    if call.replaced:
-        note["input"] = call.input
-    if call.due is not None:
-        note["due"] = call.due
-    if call.error is not None:
-        note["error"] = wire(call.error)
-    if call.pause is not None:
-        pause = wire(replace(call.pause, payload=None)) if call.pause.payload else wire(call.pause)
-        note["pause"] = pause
-        metadata["interrupt" if call.state == "paused" else "resolvedInterrupt"] = shown(call.pause.payload)
-    if call.response is not None:
-        response = call.response.tool_response
-        assert response is not None
-        metadata["pendingOutput"] = response.output
-        if response.content:
-            metadata["pendingContent"] = wire(response.content)
-        if call.response.metadata:
-            note["response"] = dict(call.response.metadata)
-    metadata[OURS] = note
+    pause, response = call.pause, call.response
+    if pause is not None:
+        metadata["interrupt" if call.state == "paused" else "resolvedInterrupt"] = shown(pause.payload)
+        if pause.payload and pause.payload is not True:
+            pause = replace(pause, payload=None)  # the wire's own key has it
+    kept = None
+    if response is not None:
+        answer = response.tool_response
+        assert answer is not None
+        metadata["pendingOutput"] = answer.output
+        if answer.content:
+            metadata["pendingContent"] = wire(answer.content)
+        kept = response.metadata or None
+    changed = call.input if call.replaced else UNSET
+    note = _Note(
+        call.id, call.state, pause, call.restarts, call.pauses, call.asked, changed, call.due, call.error, kept
+    )
+    metadata[OURS] = wire(note)
     return replace(part, metadata=metadata)
 
 
@@ -76,11 +94,11 @@ def read(messages: Sequence[Message], limits: Limits) -> Turn:
     start = max(start - 1, 0)
     added = tuple(messages[start:])
     last = added[-1] if added else None
+    counts = Counts(model_calls=sum(m.role == "model" for m in added))
+    if last is not None and "counts" in _noted(last.metadata):
+        counts = _unaltered(_noted(last.metadata)["counts"], Counts)
     if last is None or last.role != "model" or not last.tool_requests:
-        counts = Counts(model_calls=sum(m.role == "model" for m in added))
         return Turn(messages[:start], limits, added, counts=counts)
-    kept = last.ours.get("counts")
-    counts = convert(kept, Counts) if kept else Counts(model_calls=sum(m.role == "model" for m in added))
     calls: list[Call] = []
     content: list[Part] = []
     for position, part in enumerate(last.content):
@@ -104,44 +122,58 @@ def _without(metadata: Mapping[str, Any] | None, keys: Sequence[str]) -> Mapping
 
 def read_call(part: Part, position: int = 0, length: int = 0) -> Call:
     """The call that a request part of a paused message stands for."""
-    request, metadata, note = part.tool_request, part.metadata or {}, part.ours
+    request, metadata = part.tool_request, part.metadata or {}
     assert request is not None
+    note = _unaltered(_noted(metadata), _Note)
     # Without our mark: an id that is the same whenever these messages are read.
-    call_id: str = note.get("id") or digest(length, position, request.name, request.ref, request.input)
+    call_id = note.id or digest(length, position, request.name, request.ref, request.input)
     if not request.ref:
         request = replace(request, ref=call_id)
     bare = replace(part, tool_request=request, metadata=_without(metadata, _WRITTEN))
     payload = metadata.get("interrupt", metadata.get("resolvedInterrupt"))
-    try:
-        pause = convert(note["pause"], Pause) if "pause" in note else None
-    except InvalidRequest as e:
-        raise InvalidRequest(f"the paused message was altered: {e}") from None
+    pause = note.pause
     if pause is not None and pause.payload is None and payload is not True:
         pause = replace(pause, payload=payload)
     call = Call(
         call_id,
         bare,
-        note.get("input", request.input),
+        request.input if note.input is UNSET else note.input,
         pause=pause,
-        restarts=tuple(note.get("restarts", ())),
-        pauses=tuple(note.get("pauses", ())),
-        replaced="input" in note,
-        due=note.get("due"),
+        restarts=note.restarts,
+        pauses=note.pauses,
+        error=note.error,
+        replaced=note.input is not UNSET,
+        due=note.due,
+        asked=note.asked,
     )
     if "pendingOutput" in metadata:
         content = metadata.get("pendingContent")
-        response = ToolResponse(
-            request.name, request.ref, metadata["pendingOutput"], convert(content, list[Part]) if content else None
-        )
-        settled = Part(tool_response=response, metadata=note.get("response"))
-        return replace(call, state="settled", response=settled)
-    if note.get("state") in ("ready", "failed"):
-        return replace(call, state="ready")
+        parts = _unaltered(content, list[Part]) if content else None
+        response = ToolResponse(request.name, request.ref, metadata["pendingOutput"], parts)
+        return replace(call, state="settled", response=Part(tool_response=response, metadata=note.response))
+    if note.state in ("ready", "failed"):
+        return replace(call, state="ready", error=None)
+    if note.state == "running":  # it was saved in the middle of its run, so nobody knows whether it took effect
+        call = replace(call, pause=Pause("i_" + call_id, reason="outcome_unknown"))
     if pause is None:  # written elsewhere: any unanswered request can be decided on
         given = None if payload is True else payload
         pause = Pause("i_" + call_id, given, reason="tool" if "interrupt" in metadata else "unanswered")
         call = replace(call, pause=pause, pauses=(digest(request.name, request.input, given),))
     return replace(call, state="paused")
+
+
+def _noted(metadata: Metadata | None) -> Metadata:
+    noted: Any = (metadata or {}).get(OURS) or {}
+    if not isinstance(noted, Mapping):
+        raise InvalidRequest(f"the paused message was altered: {OURS!r} in its metadata is no object")
+    return cast(Metadata, noted)
+
+
+def _unaltered(value: Any, kind: type[T]) -> T:
+    try:
+        return convert(value, kind)
+    except InvalidRequest as e:
+        raise InvalidRequest(f"the paused message was altered: {e}") from None
 
 
 def starts_with(messages: Sequence[Message], prefix: Sequence[Message]) -> bool:

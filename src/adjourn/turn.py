@@ -20,12 +20,13 @@ Where a decision does not fit, `record` raises a ResumeError and the old value i
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from adjourn.bounds import own_restarts, repeats_in_round, spent, stuck
 from adjourn.errors import AlreadyResolved, NothingPaused, StaleInterrupt, UnknownInterrupt, VerbNotAllowed
 from adjourn.events import (
     CallRejected,
@@ -63,7 +64,7 @@ def next_step(turn: Turn) -> Step:
         return Finished(TurnEnded("failed", turn.fatal))
     if turn.added and turn.added[-1].role == "model":
         return Finished(TurnEnded(turn.finish_reason))
-    over = _spent(turn)
+    over = spent(turn)
     if over is not None:
         return Finished(over)
     return CallModel((*turn.history, *turn.added))
@@ -80,71 +81,7 @@ def _within_round(turn: Turn) -> Step:
     failed = next((c for c in turn.calls if c.state == "failed"), None)
     if failed is not None:
         return Finished(TurnEnded("failed", failed.error))
-    return Finished(over) if (over := _stuck(turn)) else Paused(turn.paused)
-
-
-def _limit(name: str, what: str) -> TurnEnded:
-    text = f"{what}. The turn was stopped; everything so far is kept"
-    return TurnEnded("failed", ErrorInfo("RESOURCE_EXHAUSTED", text, "LimitReached"), name)
-
-
-def _spent(turn: Turn) -> TurnEnded | None:
-    """The bound that the next model call would break."""
-    limits, counts = turn.limits, turn.counts
-    if limits.model_calls is not None and counts.model_calls >= limits.model_calls:
-        return _limit("model_calls", f"the model was called {counts.model_calls} times in one turn")
-    for field, kind in (("argument_errors", "invalid calls"), ("tool_errors", "failures")):
-        bound: int | None = getattr(limits, field)
-        spent: Mapping[str, int] = getattr(counts, field)
-        if bound is not None and spent:
-            tool, n = max(spent.items(), key=lambda item: item[1])
-            if n > bound:
-                return _limit(field, f"the model got {n} {kind} of tool {tool!r} back and mended none")
-    if limits.output_errors is not None and counts.output_errors > limits.output_errors:
-        return _limit("output_errors", f"the model gave {counts.output_errors} replies that do not fit the output type")
-    if limits.identical_calls is not None and counts.identical:
-        n = max(counts.identical.values())
-        if n > limits.identical_calls:
-            return _limit(
-                "identical_calls", f"the model made the same call {n} times and got the same result each time"
-            )
-    if limits.total_tokens is not None and counts.usage.total_tokens >= limits.total_tokens:
-        return _limit("total_tokens", f"{counts.usage.total_tokens} tokens were used")
-    if limits.seconds is not None and counts.seconds >= limits.seconds:
-        return _limit("seconds", f"the turn ran for {counts.seconds:.1f} seconds")
-    return None
-
-
-def _stuck(turn: Turn) -> TurnEnded | None:
-    """The bound that the pauses of the open round break."""
-    limits, counts = turn.limits, turn.counts
-    if limits.repeats is not None:
-        here = repeats_in_round(turn.calls)
-        for call in turn.paused:
-            times = counts.pauses.get(call.pauses[-1], 0) + here[call.pauses[-1]]
-            if times > limits.repeats + 1:
-                return _limit(
-                    "repeats", f"tool {call.request.name!r} paused {times} times with the same input and payload"
-                )
-    if limits.restarts is not None:
-        for call in turn.paused:
-            nested = call.pause is not None and call.pause.path  # each answer into a nested agent is a restart here
-            if len(call.restarts) >= limits.restarts and call.error is None and not nested:
-                return _limit(
-                    "restarts", f"tool {call.request.name!r} was restarted {len(call.restarts)} times and paused again"
-                )
-    if limits.cycles is not None and counts.cycles >= limits.cycles and not counts.answered:
-        return _limit("cycles", f"{counts.cycles} rounds of decisions did not end the turn")
-    return None
-
-
-def repeats_in_round(calls: Sequence[Call]) -> dict[str, int]:
-    """How often each pause came in this round; twins that were asked for side by side are one."""
-    out: dict[str, int] = {}
-    for call in calls:
-        for mark in set(call.pauses):
-            out[mark] = max(out.get(mark, 0), call.pauses.count(mark))
-    return out
+    return Finished(over) if (over := stuck(turn)) else Paused(turn.paused)
 
 
 # -- recording -------------------------------------------------------------------------------------------------------
@@ -227,7 +164,8 @@ def _tool_returned(turn: Turn, event: ToolReturned) -> Turn:
             tool_errors={k: v for k, v in counts.tool_errors.items() if k != tool},
         )
     counts = _again(counts, turn.limits, call, event.output)
-    return _put(turn, position, _answer(call, event.output, event.content, event.metadata), counts)
+    content, metadata = _ran_with(call, event.content, event.metadata)
+    return _put(turn, position, _answer(call, event.output, content, metadata), counts)
 
 
 def _again(counts: Counts, limits: Limits, call: Call, result: Json) -> Counts:
@@ -238,14 +176,20 @@ def _again(counts: Counts, limits: Limits, call: Call, result: Json) -> Counts:
 
 def _answer(call: Call, output: Json, content: Sequence[Part] | None = None, metadata: Metadata | None = None) -> Call:
     """The call, settled with this output."""
-    if call.replaced:
-        # The model must see what really ran, or it repeats its own request.
-        note = Part(text=f"(This ran with an edited input: {_short(call.input)}, not with the one requested.)")
-        content = (*(content or ()), note)
-        metadata = {**(metadata or {}), "replacedInput": call.request.input, "executedInput": call.input}
     request = call.request
     response = ToolResponse(request.name, request.ref, output, content)
-    return replace(call, state="settled", response=Part(tool_response=response, metadata=metadata or None))
+    part = Part(tool_response=response, metadata=metadata or None)
+    return replace(call, state="settled", response=part, error=None)
+
+
+def _ran_with(call: Call, content: Sequence[Part] | None, metadata: Metadata | None) -> Any:
+    """Content and metadata of the result of a body that ran; they say so where its input had been edited."""
+    if not call.replaced:
+        return content, metadata
+    # The model must see what really ran, or it repeats its own request.
+    note = Part(text=f"(This ran with an edited input: {_short(call.input)}, not with the one requested.)")
+    edit = {"replacedInput": call.request.input, "executedInput": call.input}
+    return (*(content or ()), note), {**(metadata or {}), **edit}
 
 
 def _short(value: Json) -> str:
@@ -273,7 +217,8 @@ def _tool_raised(turn: Turn, event: ToolRaised) -> Turn:
     counts = turn.counts
     if event.to == "model":
         counts = replace(counts, tool_errors=_one_more(counts.tool_errors, call.request.name))
-        return _put(turn, position, _answer(call, {"error": event.error.message}, None, _note("tool")), counts)
+        content, metadata = _ran_with(call, None, _note("tool"))
+        return _put(turn, position, _answer(call, {"error": event.error.message}, content, metadata), counts)
     if call.pause is None:
         return _put(turn, position, replace(call, state="failed", error=event.error))
     # Somebody decided to restart it: the pause is open again for another decision, and the turn fails all the same.
@@ -284,7 +229,8 @@ def _tool_raised(turn: Turn, event: ToolRaised) -> Turn:
 def _tool_interrupted(turn: Turn, event: ToolInterrupted) -> Turn:
     turn, position, call = _running(turn, event.call, event.took)
     mark = digest(call.request.name, call.input, event.pause.payload)
-    call = replace(call, state="paused", pause=event.pause, pauses=(*call.pauses, mark), error=None)
+    asked = call.asked if call.pause is None else (*call.asked, call.pause.id)
+    call = replace(call, state="paused", pause=event.pause, pauses=(*call.pauses, mark), asked=asked, error=None)
     return _put(turn, position, call, replace(turn.counts, answered=False))
 
 
@@ -301,6 +247,8 @@ def open_pause(turn: Turn, interrupt: str) -> tuple[int, Call]:
             if call.state == "paused":
                 return i, call
             raise AlreadyResolved(f"interrupt {interrupt} was already answered; its call is {call.state}")
+        if interrupt in call.asked:
+            raise AlreadyResolved(f"interrupt {interrupt} was already answered; its call has paused again since")
     if not turn.calls:
         raise NothingPaused("the conversation does not end in a pause, so there is nothing to resume")
     raise UnknownInterrupt(f"interrupt {interrupt} is not open here; open: {_names(turn.paused)}")
@@ -319,17 +267,23 @@ def _decide(turn: Turn, interrupt: str, verb: Verb | None = None) -> tuple[Turn,
             f"interrupt {interrupt} of tool {call.request.name!r} does not take a {verb}; it takes: "
             + ", ".join((*pause.allow, "decline"))
         )
-    counts = turn.counts
+    counts, bound = turn.counts, turn.limits.cycles
     if not counts.answered:
+        if bound is not None and counts.cycles >= bound:
+            raise VerbNotAllowed(
+                f"the turn has had its {bound} rounds of decisions; retry(limits=Limits(...)) allows more"
+            )
         counts = replace(counts, cycles=counts.cycles + 1, answered=True)
-    # A decision after a failure is the way on from it.
-    return replace(turn, counts=counts, fatal=None, ended=None), position, call, pause
+    # A decision after a failed end is the way on from it.
+    fatal = None if turn.ended is not None else turn.fatal
+    return replace(turn, counts=counts, fatal=fatal, ended=None), position, call, pause
 
 
 def _inward(turn: Turn, position: int, call: Call, decision: Metadata) -> Turn:
     """A pause that came through a nested agent: its call runs again, and takes the decision in there."""
-    payload: Metadata = (call.pause.payload if call.pause is not None else None) or {}
-    inner = {**decision, "interrupt": payload.get("interrupt")}
+    payload: Json = call.pause.payload if call.pause is not None else None
+    shown_inside = cast(Metadata, payload).get("interrupt") if isinstance(payload, Mapping) else None
+    inner = {**decision, "interrupt": shown_inside}
     return _put(turn, position, replace(call, state="ready", restarts=(*call.restarts, {"inner": inner}), error=None))
 
 
@@ -346,7 +300,13 @@ def _restarted(turn: Turn, event: Restarted) -> Turn:
     turn, position, call, pause = _decide(turn, event.interrupt, "restart")
     if pause.path:
         given = {} if event.input is UNSET else {"input": event.input}
+        call = replace(call, due=event.due)
         return _inward(turn, position, call, {"verb": "restart", "metadata": event.metadata, **given})
+    bound = turn.limits.restarts
+    if bound is not None and len(own_restarts(call)) >= bound:
+        raise VerbNotAllowed(
+            f"tool {call.request.name!r} was restarted {bound} times already; respond or decline instead"
+        )
     call = replace(call, state="ready", restarts=(*call.restarts, event.metadata or {}), due=event.due, error=None)
     if event.input is not UNSET:
         call = replace(call, input=event.input, replaced=True)
@@ -458,7 +418,8 @@ def _retried(turn: Turn, event: Retried) -> Turn:
         raise VerbNotAllowed(
             f"the turn was stopped by its limit {turn.ended.limit!r}; to go on, give a new allowance: retry(limits=Limits(...))"
         )
-    calls = tuple([replace(c, state="ready", error=None) if c.error is not None else c for c in turn.calls])
+    again = [c.error is not None and c.state in ("failed", "paused") for c in turn.calls]
+    calls = tuple([replace(c, state="ready", error=None) if a else c for c, a in zip(turn.calls, again, strict=True)])
     if event.limits is not None:
         turn = replace(turn, limits=event.limits, counts=Counts())
     return replace(turn, ended=None, fatal=None, calls=calls)

@@ -33,6 +33,7 @@ from adjourn import (
 from adjourn.parts import Chunk, convert, wire
 
 Json = Any
+TERMINAL = ("completed", "failed", "aborted")
 
 
 class ProgrammableModel:
@@ -72,12 +73,12 @@ class Bench:
 
         @self.ai.tool(name="interruptTool")
         async def interrupt_tool(query: str) -> None:
-            raise Interrupt()
+            raise Interrupt
 
         @self.ai.tool(name="restartTool")
         async def restart_tool(action: str, ctx: ToolRunContext) -> dict[str, str]:
             if not ctx.is_resumed():
-                raise Interrupt()
+                raise Interrupt
             return {"result": f"did {action}"}
 
     def _define_prompt_agents(self, store: Store | None) -> None:
@@ -323,7 +324,7 @@ class AgentSpec:
     async def _wait(self, step: Mapping[str, Json]) -> None:
         only("waitUntilCompleted", step, "type snapshotId expectSnapshot timeoutMs")
         async with asyncio.timeout(step.get("timeoutMs", 5000) / 1000):
-            while (snapshot := await self._snapshot(step))["status"] not in ("completed", "failed", "aborted"):
+            while (snapshot := await self._snapshot(step))["status"] not in TERMINAL:  # noqa: ASYNC110 - a poll, as the format has it
                 await asyncio.sleep(0.01)
         check_snapshot(snapshot, step["expectSnapshot"])
 
@@ -337,10 +338,8 @@ async def outcome(session: AgentSession, turn: AgentTurn) -> dict[str, Json]:
     try:
         return output_on_wire(await turn.output)
     except TurnError as e:
-        assert isinstance(e.response, AgentOutput)
-        error = e.response.error
-        assert error is not None
-        return {**output_on_wire(e.response), "error": {"status": error.status, "message": error.message}}
+        kept: AgentOutput = e.response
+        return {**output_on_wire(kept), "error": wire(kept.error)}
     except AdjournError as e:
         output: dict[str, Json] = {"sessionId": session.id, "finishReason": "failed"}
         return {**output, "snapshotId": session.snapshot_id, "error": {"status": e.status, "message": str(e)}}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from conformance.conformance_harness import AgentSpec, Bench, GenerateSpec
 from sessions.session_kit import KINDS, Place, make_place
 

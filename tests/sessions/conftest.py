@@ -2,6 +2,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from sessions.session_kit import KINDS, Place, World, make_place
 
 

@@ -105,7 +105,6 @@ class Process:
         clock: Any = None,
         define: "Callable[[Process], Any] | None" = None,
         app: dict[str, Any] | None = None,
-        agent: bool = True,
         **options: Any,
     ) -> None:
         self.log = log
@@ -117,7 +116,7 @@ class Process:
         _define_tools(self.ai, log)
         if define is not None:
             define(self)
-        self.agent: Agent = self.ai.define_agent("clerk", store=store, **options) if agent else None  # pyright: ignore
+        self.agent: Agent = self.ai.define_agent("clerk", store=store, **options)
 
     def connect(self, session_id: str | None = None, **init: Any) -> AgentSession:
         return self.agent.connect(AgentInit(session_id=session_id, **init))
