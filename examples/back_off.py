@@ -18,7 +18,7 @@ answers_503 = {"left": 99}
 @ai.tool()
 async def fetch_price(sku: str, ctx: ToolRunContext) -> dict[str, Any]:
     """Ask the supplier for a price."""
-    tried = (ctx.resumed_metadata or {}).get("retry", 0)
+    tried: int = ctx.resumed_metadata["retry"] if ctx.is_resumed() else 0
     if answers_503["left"] == 0:
         return {"sku": sku, "price": "12.50"}
     answers_503["left"] -= 1

@@ -1,5 +1,6 @@
 """Agents: a model, instructions and tools, with sessions that pause and resume."""
 
+import asyncio
 import hashlib
 import hmac
 import inspect
@@ -167,6 +168,31 @@ class Agent:
             return "pending"
         await self._abort_elsewhere(loaded, row, reason)
         return "pending"
+
+    async def wait(self, snapshot_id: str) -> SnapshotView:
+        """Returns when the turn of this snapshot rests, whichever process runs it. Raises SessionNotFound.
+
+        A turn whose process is gone counts as resting, with the status "expired".
+        """
+        if self.store is None:
+            raise DefinitionError(f"agent {self.name!r} has no store, so its turns run in one process only")
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        end = self.store.subscribe(lambda: (loop.call_soon_threadsafe(news.set), None)[1])
+        try:
+            while True:
+                news.clear()
+                view = await self.get_snapshot(snapshot_id=snapshot_id)
+                if view is None:
+                    raise SessionNotFound(f"there is no snapshot {snapshot_id!r}")
+                if view.status != "pending":
+                    return view
+                try:
+                    # A notification can be lost, and a dead process sends none.
+                    await asyncio.wait_for(news.wait(), self.store.lease_seconds / 3)
+                except TimeoutError:
+                    continue
+        finally:
+            end()
 
     async def _abort_elsewhere(self, loaded: Loaded, row: Snapshot, reason: str) -> None:
         assert self.store is not None

@@ -65,7 +65,10 @@ class Conversation:
         self.artifacts = {a.name or new_id("a_"): a for a in standing.artifacts}
         self.snapshot_id, self.turn_id, self.branch = last.id, last.turn_id, not loaded.leaf
         at_head = last.id == session.head
-        self.waiting = tuple(loaded.waiting) if at_head and self.paused else ()
+        open_ids = (
+            {c.pause.id for c in self.turn.paused if c.pause is not None} if self.turn is not None else set[str]()
+        )
+        self.waiting = tuple([d for d in loaded.waiting if d.interrupt_id in open_ids])
         self.unfinished = None
         if last.status == "pending" and at_head:
             mine = session.holder == holder and not runs_here(last.id)
@@ -93,7 +96,8 @@ class Conversation:
 
     def leg(self, snapshot_id: str, agent: str, holder: str, now: float, *, new_turn: bool) -> Leg:
         """The next leg from here."""
-        paused = self.turn.paused if self.turn is not None and not new_turn else ()
+        # What waits where a branch comes off waits there, not in the branch.
+        paused = self.turn.paused if self.turn is not None and not new_turn and not self.branch else ()
         return Leg(
             self.session_id,
             snapshot_id,

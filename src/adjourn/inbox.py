@@ -14,7 +14,7 @@ from adjourn.errors import InvalidRequest, ToolGone, UnknownInterrupt
 from adjourn.events import Decided, Declined, Responded, Restarted
 from adjourn.handle import AgentInit, AgentTurn
 from adjourn.lease import transact
-from adjourn.ledger import INNER, decide, decision_of, expire_due, overdue
+from adjourn.ledger import INNER, decide, decision_of, expire_due, overdue, where_to_go_on
 from adjourn.parts import to_json
 from adjourn.resume import check_fit
 from adjourn.store import Decision, InterruptQuery, InterruptRecord, InterruptStatus, SessionQuery, Store
@@ -98,9 +98,13 @@ class Inbox:
         return row
 
     async def history(self, interrupt_id: str) -> Sequence[Decision]:
-        """Every decision on it, in order: the audit."""
-        store, _ = await self._find(interrupt_id)
-        return await transact(store, lambda tx: tx.decisions(interrupt_id=interrupt_id), read=True)
+        """Every decision on it, in order: the audit. A call that never paused has its late results under its call id."""
+        out: list[Decision] = []
+        for store in self._office.stores():
+            out += await transact(store, lambda tx: tx.decisions(interrupt_id=interrupt_id), read=True)
+        if not out:
+            await self._find(interrupt_id)  # raises for an id that never was
+        return out
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
@@ -169,14 +173,15 @@ class Inbox:
 
     async def go_on(self, store: Store, session_id: str) -> AgentTurn | None:
         """Drives a session that waits for a driver, where its agent is defined here and nobody else drives it."""
-        now = self._office.clock.now()
+        if session_id.startswith(INNER):
+            return None  # the session around it goes on with it
+        work = partial(where_to_go_on, session_id=session_id, now=self._office.clock.now())
+        snapshot_id = await transact(store, work, read=True)
         session = await transact(store, lambda tx: tx.session(session_id), read=True)
-        if session is None or session.id.startswith(INNER) or not (session.waiting or session.pending):
+        agent = self._office.agents.get(session.agent) if session is not None else None
+        if snapshot_id is None or agent is None or agent.store is not store:
             return None
-        agent = self._office.agents.get(session.agent)
-        if agent is None or agent.store is not store or (session.pending and session.lease_until > now):
-            return None
-        return agent.connect(AgentInit(session_id=session_id)).take_up()
+        return agent.connect(AgentInit(session_id, snapshot_id)).take_up()
 
     async def recover(self) -> Sequence[AgentTurn]:
         """Takes up every session that waits for a driver: left by a dead process, or decided where nobody could run it."""

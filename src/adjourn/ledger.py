@@ -179,7 +179,12 @@ def _claimed(tx: Tx, leg: Leg, now: float) -> SessionRecord:
 
 
 def _is_leaf(tx: Tx, leg: Leg) -> bool:
-    return leg.parent_id is not None and all(s.parent_id != leg.parent_id for s in tx.snapshots(leg.session_id))
+    return leg.parent_id is not None and _next(tx, leg.session_id, leg.parent_id) is None
+
+
+def _next(tx: Tx, session_id: str, snapshot_id: str) -> str | None:
+    """The snapshot that goes on from this one; one that was forked off does not."""
+    return next((s.id for s in tx.snapshots(session_id) if s.parent_id == snapshot_id and not s.branch), None)
 
 
 def _held(tx: Tx, leg: Leg, now: float) -> SessionRecord:
@@ -332,6 +337,7 @@ def _snapshot(tx: Tx, write: Write, leg: Leg, rest: Paused | Finished | None) ->
         batches=leg.batches,
         state=write.state,
         artifacts=write.artifacts,
+        branch=leg.branch,
         heartbeat=write.now,
     )
     if rest is None:
@@ -364,6 +370,13 @@ def enqueue(tx: Tx, session_id: str, message: Message) -> int:
         raise SessionNotFound(f"there is no session {session_id!r}")
     tx.put_session(replace(session, queue=(*session.queue, message)))
     return len(session.queue) + 1
+
+
+def late_result(tx: Tx, session_id: str, call_id: str, output: Json, now: float) -> None:
+    """Keeps what a body returned after its call was closed, where whoever decides on the call can see it."""
+    rows = [r for r in tx.interrupts(InterruptQuery(session_id=session_id, limit=10_000)) if r.call_id == call_id]
+    about = rows[-1].id if rows else call_id
+    tx.put_decision(Decision(new_id("d_"), about, session_id, "late_result", now, output=output, applied=True))
 
 
 # -- deciding without driving ----------------------------------------------------------------------------------------
@@ -411,6 +424,23 @@ def expire_due(tx: Tx, now: float, limit: int = 1000) -> list[Decision]:
     return out
 
 
+def where_to_go_on(tx: Tx, session_id: str, now: float) -> str | None:
+    """The snapshot from which a driver has something to do: left in the middle of a turn, or decided on. None for none."""
+    session = tx.session(session_id)
+    if session is None or (session.pending and session.lease_until > now):
+        return None
+    if session.pending:
+        return session.head
+    for decision in tx.decisions(session_id=session_id, unapplied=True) if session.waiting else ():
+        row = tx.interrupt(decision.interrupt_id)
+        at = row.snapshot_id if row is not None else None
+        while at is not None and at != session.head and (after := _next(tx, session_id, at)) is not None:
+            at = after
+        if at is not None:
+            return at
+    return None
+
+
 # -- loading ---------------------------------------------------------------------------------------------------------
 
 
@@ -432,7 +462,7 @@ def load(tx: Tx, session_id: str | None, snapshot_id: str | None) -> Loaded | No
     events: Sequence[Event] = ()
     if chain and (chain[-1].messages is None or chain[-1].status == "failed"):
         events = tx.events([s.id for s in chain if s.turn_id == chain[-1].turn_id])
-    leaf = at_id == session.head or all(s.parent_id != at_id for s in tx.snapshots(session_id))
+    leaf = at_id == session.head or at_id is None or _next(tx, session_id, at_id) is None
     waiting = tx.decisions(session_id=session_id, unapplied=True) if session.waiting else ()
     return Loaded(session, chain, events, waiting, leaf)
 

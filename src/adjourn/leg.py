@@ -6,13 +6,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from adjourn.clock import Clock
-from adjourn.events import Event, Limits, Pause
-from adjourn.handle import AgentTurn, SessionState
+from adjourn.errors import SessionConflict, SessionError
+from adjourn.events import Event, Json, Limits, Pause, ToolReturned
+from adjourn.handle import AgentInit, AgentTurn, SessionState
 from adjourn.lease import Keeper, transact
-from adjourn.ledger import Leg, Write, as_event, save
+from adjourn.ledger import Leg, Write, as_event, late_result, save
 from adjourn.parts import Artifact, new_id
 from adjourn.setting import Setting
-from adjourn.state import Finished, Paused, Turn
+from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Decision, Store
 from adjourn.tool import Tool
 
@@ -92,10 +93,45 @@ class LegJournal:
             None,
             self._unqueue,
         )
-        saved = await transact(self._store, partial(save, write=write))
+        try:
+            saved = await transact(self._store, partial(save, write=write))
+        except SessionConflict:
+            for event in events:  # what ran, ran: whoever took over can see it beside the call
+                if isinstance(event, ToolReturned):
+                    self.late(event.call, event.output)
+            raise
         self.leg, self._unqueue = saved.leg, False
         self._applying.update({d.interrupt_id: d for d in saved.news})
         return [as_event(d) for d in saved.news]
+
+    def late(self, call: str, output: Json) -> None:
+        """Kept in the history of the call."""
+        now = self._session.agent.clock.now()
+        self._store.submit(partial(late_result, session_id=self.leg.session_id, call_id=call, output=output, now=now))
+
+
+def checked(agent: Agentlike, init: AgentInit) -> SessionState | None:
+    """The state to begin with. Raises SessionError for what does not go with the agent's way of keeping sessions."""
+    if agent.store is not None:
+        if init.state is not None:
+            raise SessionError(
+                f"Cannot send 'state' to agent {agent.name!r}: it has a store, which keeps the state. Connect with "
+                "session_id= or snapshot_id="
+            )
+        return None
+    if init.session_id is not None or init.snapshot_id is not None:
+        which = "sessionId" if init.session_id is not None else "snapshotId"
+        raise SessionError(
+            f"Cannot use '{which}' with agent {agent.name!r}: it has no store, so nothing is kept under an id. Connect "
+            "with state=, or give the agent a store"
+        )
+    return agent.verified(init.state) if init.state is not None else None
+
+
+def overdue(call: Call, now: float) -> bool:
+    """Whether nobody can decide on this paused call any more."""
+    expires = call.pause.expires_at if call.pause is not None else None
+    return expires is not None and expires <= now
 
 
 def unknown_outcome(tool: Tool[..., Any] | None) -> Pause:

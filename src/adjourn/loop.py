@@ -55,6 +55,7 @@ class Driver:
         self._unsaved: list[Event] = []
         self._announced = {c.pause.id for c in turn.paused if c.pause is not None}
         self._saving: asyncio.Task[Any] | None = None
+        self._soon: asyncio.Handle | None = None
         self._firm = False  # whether a commit has been made in this leg, so that it is ours
         self._decided = False
         self._active: set[str] = set()
@@ -133,6 +134,9 @@ class Driver:
         """Returns when everything recorded is durable, with the decisions that came from elsewhere."""
         if self.setting.journal is None:
             return ()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
         while (saving := self._saving) is not None:
             try:
                 await asyncio.shield(saving)  # whoever cancels us must not cancel a commit
@@ -149,8 +153,13 @@ class Driver:
         return await self.setting.journal.commit(self.turn, events, rest)
 
     def _flush_soon(self) -> None:
-        # The task starts when the model call first waits. Until then events gather, and share its commit.
-        if self.setting.journal is not None and self._unsaved and self._saving is None:
+        # It begins when the model call first waits. Until then events gather, and share one commit.
+        if self.setting.journal is not None and self._unsaved and self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self._start_saving)
+
+    def _start_saving(self) -> None:
+        self._soon = None
+        if self._saving is None:
             self._saving = asyncio.get_running_loop().create_task(self._save())
 
     def took(self) -> float:

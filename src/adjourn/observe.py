@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-StepKind = Literal["turn", "model", "tool", "pause", "decision", "retry", "end"]
+StepKind = Literal["model", "tool"]
 
 
 class Observed(msgspec.Struct):

@@ -18,12 +18,12 @@ from adjourn.errors import (
     SessionNotFound,
     SessionPaused,
 )
-from adjourn.events import Declined, Event, Forked, Limits, Retried, ToolInterrupted, TurnEnded, UserSaid
+from adjourn.events import Declined, Event, Expired, Forked, Limits, Retried, ToolInterrupted, TurnEnded, UserSaid
 from adjourn.generation import Prompt, as_message, failure
 from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Resume, SessionState
 from adjourn.lease import transact
 from adjourn.ledger import Loaded, as_event, enqueue, load
-from adjourn.leg import Agentlike, LegJournal, Plan, unknown_outcome
+from adjourn.leg import Agentlike, LegJournal, Plan, checked, overdue, unknown_outcome
 from adjourn.loop import Driver, paused_call
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, new_id, to_json
 from adjourn.patch import difference
@@ -46,7 +46,7 @@ class AgentSession:
         self.agent = agent
         self._init = init
         self._store = agent.store
-        state = _checked(agent, init)
+        state = checked(agent, init)
         self.id: str = init.session_id or (state.session_id if state else None) or new_id("s_")
         self._at = Conversation(self.id, init.owner)
         self._loaded = not (init.session_id or init.snapshot_id)
@@ -327,6 +327,15 @@ class AgentSession:
             turn = record(turn, event)
         return turn, events
 
+    def _expiring(self) -> tuple[Turn, list[Event]]:
+        """What nobody decided in time is settled before anything else."""
+        turn, now = self._at.turn, self.agent.clock.now()
+        assert turn is not None
+        events: list[Event] = [Expired(c.pause.id) for c in turn.paused if c.pause is not None and overdue(c, now)]
+        for event in events:
+            turn = record(turn, event)
+        return turn, events
+
     def _recovery(self) -> tuple[Turn, list[Event]]:
         """What a dead driver left: runs of unknown outcome become pauses, waiting decisions are taken up."""
         turn = self._at.turn
@@ -360,6 +369,8 @@ class AgentSession:
         quiet = Plan(self._recovery)
         if (at.unfinished is not None or at.waiting) and plan.start != self._recovery:
             await self._run(AgentTurn(Watcher()), quiet)
+        if at.turn is not None and any(overdue(c, self.agent.clock.now()) for c in at.turn.paused):
+            await self._run(AgentTurn(Watcher()), Plan(self._expiring))
         if plan.new_turn and at.paused and self.agent.on_message_while_paused == "decline":
             await self._run(AgentTurn(Watcher()), Plan(self._declining))
         driver, step = await self._run(handle, plan)
@@ -458,24 +469,6 @@ class AgentSession:
         if self._queued and not self._at.paused and not self._closed:
             handle, plan = self._queued.pop(0)
             self._begin(plan, None, handle)
-
-
-def _checked(agent: Agentlike, init: AgentInit) -> SessionState | None:
-    """The state to begin with. Raises SessionError for what does not go with the agent's way of keeping sessions."""
-    if agent.store is not None:
-        if init.state is not None:
-            raise SessionError(
-                f"Cannot send 'state' to agent {agent.name!r}: it has a store, which keeps the state. Connect with "
-                "session_id= or snapshot_id="
-            )
-        return None
-    if init.session_id is not None or init.snapshot_id is not None:
-        which = "sessionId" if init.session_id is not None else "snapshotId"
-        raise SessionError(
-            f"Cannot use '{which}' with agent {agent.name!r}: it has no store, so nothing is kept under an id. Connect "
-            "with state=, or give the agent a store"
-        )
-    return agent.verified(init.state) if init.state is not None else None
 
 
 def _stop(task: "asyncio.Task[Any] | None", lost: list[Exception], why: Exception) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from adjourn.answer import PausedCall
 from adjourn.clock import SYSTEM, Clock
 from adjourn.errors import DefinitionError
-from adjourn.events import Event
+from adjourn.events import Event, Json
 from adjourn.model import Model, ModelRequest, ToolDefinition
 from adjourn.observe import Observer
 from adjourn.parts import Chunk, Message
@@ -31,6 +31,10 @@ class Journal(Protocol):
         Returns decisions that were made elsewhere meanwhile; with any, a pause is no rest and the turn goes on.
         Cancelling the caller must not undo a commit.
         """
+        ...
+
+    def late(self, call: str, output: Json) -> None:
+        """A body that could not be stopped ended after its call was closed: kept beside the call, never in the transcript."""
         ...
 
 

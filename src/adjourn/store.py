@@ -51,7 +51,8 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One leg of a turn and where it came to rest. `turn_id` is the id of the turn's first leg.
 
     `batches` is how many batches of events it has. `messages` are what the whole turn added, set where the turn ended.
-    `state` and `artifacts` are what changed since the parent. A `folded` one holds all that was before it as well.
+    `state` and `artifacts` are what changed since the parent. A `folded` one holds all that was before it as well. A `branch`
+    was forked off its parent, which goes on without it.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     state: Json | UnsetType = UNSET
     artifacts: tuple[Artifact, ...] = ()
     folded: bool = False
+    branch: bool = False
     heartbeat: float = 0.0
 
 

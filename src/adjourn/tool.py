@@ -298,13 +298,40 @@ def tool(
     return make if fn is None else make(fn)
 
 
-async def run_body(tool: Tool[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Runs the function, a sync one in a thread, and takes a lone Interrupt out of exception groups."""
+class _Thread:
+    """A sync body in a thread. If nobody waits for it any more when it returns, `late` gets its result."""
+
+    __slots__ = ("_fn", "_late", "left")
+
+    def __init__(self, fn: Callable[[], Any], late: Callable[[Any], None]) -> None:
+        self._fn = fn
+        self._late = late
+        self.left = False
+
+    def __call__(self) -> Any:
+        value = self._fn()
+        if self.left:
+            self._late(value)
+        return value
+
+
+async def run_body(
+    tool: Tool[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], late: Callable[[Any], None]
+) -> Any:
+    """Runs the function, a sync one in a thread, and takes a lone Interrupt out of exception groups.
+
+    A thread cannot be stopped: where the caller is cancelled meanwhile, `late` gets what it returned, in that thread.
+    """
     try:
         if tool.is_async:
             value = await cast(Awaitable[Any], tool.fn(*args, **kwargs))
         else:
-            value = await asyncio.to_thread(tool.fn, *args, **kwargs)
+            body = _Thread(functools.partial(tool.fn, *args, **kwargs), late)
+            try:
+                value = await asyncio.to_thread(body)
+            except asyncio.CancelledError:
+                body.left = True
+                raise
             if inspect.isawaitable(value):
                 value = await value
         return value

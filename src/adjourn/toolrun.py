@@ -136,14 +136,20 @@ class Run:
                     await setting.clock.sleep(delay)
                 self.context.attempt += 1
 
+    def _late(self, value: Any) -> None:
+        """The result of a thread that ran on after an abort or a timeout; called in that thread."""
+        journal = self._setting.journal
+        if journal is not None and self.tool is not None and not self.tool.options.idempotent:
+            journal.late(self.call.id, to_json(value.value if isinstance(value, ToolOutput) else value, "late result"))
+
     async def _attempt(self, tool: Tool[..., Any]) -> Any:
         timeout = tool.options.timeout
         if timeout is None:
-            return await run_body(tool, self.args, self.kwargs)
+            return await run_body(tool, self.args, self.kwargs, self._late)
         scope = asyncio.timeout(timeout)
         try:
             async with scope:
-                return await run_body(tool, self.args, self.kwargs)
+                return await run_body(tool, self.args, self.kwargs, self._late)
         except TimeoutError as e:
             if not scope.expired():
                 raise

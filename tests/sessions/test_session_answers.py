@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from sessions.session_kit import Process, World, assert_sendable, outputs_of, shown
 
 from adjourn import (
     AlreadyResolved,
@@ -31,6 +30,7 @@ from adjourn import (
     restart_tool,
 )
 from adjourn.testing import call
+from sessions.session_kit import Process, World, assert_sendable, outputs_of, shown
 
 TWO = [call("pay", {"amount": 1}, ref="a"), call("pay", {"amount": 2}, ref="b")]
 
@@ -84,7 +84,7 @@ async def test_siblings_of_a_pause_run_at_once_are_kept_and_never_run_again(worl
     output = await session.interrupts[0].restart().output
     assert output.text == "ok"
     assert sorted(world.done("looked")) == ["a", "b"]
-    assert [list(o)[0] for o in outputs_of(session.messages)] == ["found", "paid", "found"]
+    assert [next(iter(o)) for o in outputs_of(session.messages)] == ["found", "paid", "found"]
 
 
 async def test_one_of_six_answers_leaves_five_paused_and_nothing_else_runs(world: World) -> None:
@@ -350,7 +350,7 @@ async def test_a_queued_message_survives_the_process_that_took_it(world: World) 
     again = await fresh.connect(session.id).load()
     await again.interrupts[0].restart().output
     async with asyncio.timeout(20):
-        while fresh.model.calls < 3 or again._busy:  # noqa: SLF001, ASYNC110 - nobody holds the queued turns' handles
+        while fresh.model.calls < 3 or again._busy:  # noqa: ASYNC110 - nobody holds the queued turns' handles
             await asyncio.sleep(0.002)
     assert [m.text for m in again.messages if m.role == "user"] == ["go", "hello", "and bye"]
     assert again.last_text == "Bye."

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sessions.session_kit import KINDS, Place, World, assert_sendable, make_place
 
 from adjourn import (
     AgentInit,
@@ -21,6 +20,7 @@ from adjourn import (
     ToolRunContext,
 )
 from adjourn.testing import ScriptedModel, call
+from sessions.session_kit import KINDS, Place, World, assert_sendable, make_place
 
 EMAIL = {"to": "bob@example.com", "subject": "Hi", "body": "Lunch?"}
 

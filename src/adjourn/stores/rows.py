@@ -4,6 +4,7 @@ A field that a record gains later needs no migration, as long as it has a defaul
 """
 
 import re
+import zlib
 from collections.abc import Sequence
 from importlib.resources import files
 from operator import attrgetter
@@ -76,15 +77,43 @@ SNAPSHOT = Codec(
 INTERRUPT = Codec(InterruptRecord, ("id", "session_id", "status", "agent", "tool", "owner", "created", "expires_at"))
 DECISION = Codec(Decision, ("id", "interrupt_id", "session_id", "applied"), flags=["applied"])
 
-encode_events = msgspec.json.Encoder().encode
-_events = msgspec.json.Decoder(tuple[Event, ...])
+_encode_events = msgspec.json.Encoder().encode
+_decode_events = msgspec.json.Decoder(tuple[Event, ...]).decode
+
+# What an event usually looks like, for deflate to refer to: it halves what is kept of a turn twice, as it happened (here)
+# and as it was said (in the snapshot). It is part of the stored format: to change it, add another with another mark.
+_PACKED = b"\x01"
+_USUAL = (
+    b'{"type":"retried","limits":{"type":"forked","ids":{"type":"expired","interrupt":"i_"},{"type":"declined","interrupt":"'
+    b'i_","reason":""},{"type":"restarted","interrupt":"i_","metadata":{"input":{"by":"{"type":"responded","interrupt":"i_",'
+    b'"output":{"type":"outputRejected","message":"","{"type":"toolInterrupted","call":"c_","pause":{"id":"i_","payload":{"'
+    b'reason":"approval"},"took":0.0}{"type":"toolRaised","call":"c_","error":{"status":"INTERNAL","message":"","kind":"to":'
+    b'"model","took":0.{"type":"callRejected","call":"c_","message":"","kind":"unknown_tool"}{"type":"turnEnded","reason":"'
+    b'stop"}]{"type":"toolReturned","call":"c_","output":{"result":"{"type":"toolStarted","call":"c_"}]"finishReason":"bloc'
+    b'ked""inputTokens":1,"cachedTokens":,"reasoningTokens":{"media":{"url":"data:","contentType":"[{"type":"userSaid","me'
+    b'ssage":{"role":"user","content":[{"text":"the "}]}},{"type":"modelReplied","message":{"role":"model","content":[{"reas'
+    b'oning":"{"text":"{"toolRequest":{"name":"","ref":"","input":{""}},"metadata":{}}]},"calls":["c_"],"usage":{"inputTok'
+    b'ens":120,"outputTokens":30},"took":0.'
+)
+_SMALL = 200  # bytes, below which packing gains too little
 
 
-def decode_events(body: bytes) -> tuple[Event, ...]:
-    """One batch of a snapshot's events."""
+def pack_events(events: Sequence[Event]) -> bytes:
+    """One batch of a snapshot's events: their JSON, deflated unless it is small."""
+    body = _encode_events(events)
+    if len(body) < _SMALL:
+        return body
+    deflate = zlib.compressobj(1, zlib.DEFLATED, -15, zdict=_USUAL)
+    return _PACKED + deflate.compress(body) + deflate.flush()
+
+
+def unpack_events(body: bytes) -> tuple[Event, ...]:
+    """The batch that `pack_events` packed."""
     try:
-        return _events.decode(body)
-    except msgspec.DecodeError as e:
+        if body[:1] == _PACKED:
+            body = zlib.decompressobj(-15, zdict=_USUAL).decompress(body[1:])
+        return _decode_events(body)
+    except (msgspec.DecodeError, zlib.error) as e:
         raise StoreFormatError(
             f"a stored event cannot be read: {e}. It was made by a newer Adjourn, or changed by another program; nothing "
             "was changed"

@@ -13,8 +13,8 @@ from adjourn.stores.rows import (
     SESSION,
     SNAPSHOT,
     active,
-    decode_events,
-    encode_events,
+    unpack_events,
+    pack_events,
     queries,
 )
 
@@ -23,11 +23,17 @@ _FIRST = (float("-inf"), "")
 _STATUSES = ("open", "resolved", "expired", "cancelled")
 
 
+def _indexed(session: SessionRecord) -> tuple[object, ...]:
+    """What an index on sessions holds."""
+    return session.agent, session.owner, session.created, active(session)
+
+
 class SQLiteTx:
     """A `Tx` on an open transaction. `finish` says that the work is done."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
+        self._read: dict[str, SessionRecord] = {}
         self._early: dict[str, list[tuple[int, bytes]]] = {}
 
     def finish(self) -> None:
@@ -45,12 +51,21 @@ class SQLiteTx:
 
     def session(self, session_id: str) -> SessionRecord | None:
         row = self._one("session", session_id)
-        return None if row is None else SESSION.record(row)
+        if row is None:
+            return None
+        record = self._read[session_id] = SESSION.record(row)
+        return record
 
     def put_session(self, record: SessionRecord) -> None:
-        self._db.execute(_Q["put_session"], (*SESSION.row(record), active(record)))
+        old = self._read.pop(record.id, None)
+        if old is None or _indexed(old) != _indexed(record):
+            self._db.execute(_Q["put_session"], (*SESSION.row(record), active(record)))
+        else:
+            row = SESSION.row(record)
+            self._db.execute(_Q["touch_session"], (row[0], *row[-3:]))
 
     def drop_session(self, session_id: str) -> None:
+        self._read.pop(session_id, None)
         for row in self._all("snapshot_numbers", (session_id,)):
             self._db.execute(_Q["drop_events"], row)
         for name in ("drop_snapshots", "drop_interrupts", "drop_session"):
@@ -90,7 +105,7 @@ class SQLiteTx:
         return [SNAPSHOT.record(row) for row in rows]
 
     def add_events(self, snapshot_id: str, batch: int, events: Sequence[Event]) -> None:
-        body = encode_events(events)
+        body = pack_events(events)
         if self._db.execute(_Q["add_events"], (snapshot_id, batch, body)).rowcount == 0:
             # Events are numbered after their snapshot; these came before it, and follow when it does.
             self._early.setdefault(snapshot_id, []).append((batch, body))
@@ -99,7 +114,7 @@ class SQLiteTx:
         out: list[Event] = []
         for snapshot_id in snapshot_ids:
             for (body,) in self._all("events", (snapshot_id,)):
-                out += decode_events(body)
+                out += unpack_events(body)
         return out
 
     # -- interrupts and decisions
