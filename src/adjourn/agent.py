@@ -18,7 +18,8 @@ from adjourn.errors import DefinitionError, InvalidState, ModelError, SessionNot
 from adjourn.events import Expired, Limits, TurnEnded
 from adjourn.handle import AgentInit, AgentTurn, SessionState
 from adjourn.lease import Keeper, transact
-from adjourn.ledger import INNER, Leg, Loaded, Write, load, save, stand
+from adjourn.ledger import INNER, Leg, Write, save
+from adjourn.loading import Loaded, load, stand
 from adjourn.model import Emit, Model, ModelReply, ModelRequest, ToolDefinition, as_reply
 from adjourn.observe import Observer
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, canonical, wire

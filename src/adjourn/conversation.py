@@ -8,7 +8,8 @@ from msgspec import UNSET
 from adjourn.errors import InvalidRequest, SessionConflict
 from adjourn.events import Limits
 from adjourn.handle import SessionState
-from adjourn.ledger import Leg, Loaded, closed, stand
+from adjourn.ledger import Leg
+from adjourn.loading import Loaded, closed, stand
 from adjourn.parts import Artifact, Message, new_id
 from adjourn.state import Turn
 from adjourn.store import Decision

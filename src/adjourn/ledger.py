@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from adjourn.errors import (
     AlreadyResolved,
-    InvalidRequest,
     ResumeError,
     SessionBusy,
     SessionConflict,
@@ -30,17 +29,16 @@ from adjourn.events import (
     Expired,
     Forked,
     Json,
-    Limits,
     Responded,
     Restarted,
     ToolInterrupted,
     ToolRaised,
     TurnEnded,
 )
+from adjourn.loading import closed, next_of
 from adjourn.parts import Artifact, Message, digest, new_id
 from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Decision, InterruptQuery, InterruptRecord, SessionRecord, Snapshot, Tx
-from adjourn.turn import begin, close_open_calls, record
 
 INNER = "inner:"
 """How the ids of nested agents' sessions begin."""
@@ -93,25 +91,6 @@ class Saved(msgspec.Struct, frozen=True):
 
     leg: Leg
     news: Sequence[Decision] = ()
-
-
-class Loaded(msgspec.Struct, frozen=True):
-    """A session as it is stored, seen from one snapshot. `events` are those of the turn that snapshot belongs to."""
-
-    session: SessionRecord
-    chain: Sequence[Snapshot]
-    events: Sequence[Event]
-    waiting: Sequence[Decision] = ()
-    leaf: bool = True
-
-
-class Standing(msgspec.Struct, frozen=True):
-    """What a stored session amounts to: closed history, the turn that is open or can be retried, state and artifacts."""
-
-    history: tuple[Message, ...] = ()
-    turn: Turn | None = None
-    state: Json = None
-    artifacts: tuple[Artifact, ...] = ()
 
 
 # -- committing ------------------------------------------------------------------------------------------------------
@@ -179,12 +158,7 @@ def _claimed(tx: Tx, leg: Leg, now: float) -> SessionRecord:
 
 
 def _is_leaf(tx: Tx, leg: Leg) -> bool:
-    return leg.parent_id is not None and _next(tx, leg.session_id, leg.parent_id) is None
-
-
-def _next(tx: Tx, session_id: str, snapshot_id: str) -> str | None:
-    """The snapshot that goes on from this one; one that was forked off does not."""
-    return next((s.id for s in tx.snapshots(session_id) if s.parent_id == snapshot_id and not s.branch), None)
+    return leg.parent_id is not None and next_of(tx, leg.session_id, leg.parent_id) is None
 
 
 def _held(tx: Tx, leg: Leg, now: float) -> SessionRecord:
@@ -349,11 +323,6 @@ def _snapshot(tx: Tx, write: Write, leg: Leg, rest: Paused | Finished | None) ->
     return replace(snapshot, status=status, finish_reason=end.reason, error=end.error, messages=closed(write.turn))
 
 
-def closed(turn: Turn) -> tuple[Message, ...]:
-    """What the turn added, with an open round closed as it would be if nobody went on with it."""
-    return close_open_calls(turn, "cancelled", "This was not done: the turn ended before.").added
-
-
 def renew(tx: Tx, leg: Leg, now: float, lease_seconds: float) -> None:
     """Keeps the lease for another while. Raises SessionConflict where it is lost."""
     session = _held(tx, leg, now)
@@ -434,72 +403,11 @@ def where_to_go_on(tx: Tx, session_id: str, now: float) -> str | None:
     for decision in tx.decisions(session_id=session_id, unapplied=True) if session.waiting else ():
         row = tx.interrupt(decision.interrupt_id)
         at = row.snapshot_id if row is not None else None
-        while at is not None and at != session.head and (after := _next(tx, session_id, at)) is not None:
+        while at is not None and at != session.head and (after := next_of(tx, session_id, at)) is not None:
             at = after
         if at is not None:
             return at
     return None
-
-
-# -- loading ---------------------------------------------------------------------------------------------------------
-
-
-def load(tx: Tx, session_id: str | None, snapshot_id: str | None) -> Loaded | None:
-    """The session seen from this snapshot (its head, where only the session is named); None where there is no such session."""
-    if snapshot_id is not None:
-        at = tx.snapshot(snapshot_id)
-        if at is None:
-            raise SessionNotFound(f"there is no snapshot {snapshot_id!r}")
-        if session_id is not None and at.session_id != session_id:
-            raise InvalidRequest(f"snapshot {snapshot_id!r} does not belong to session {session_id!r}")
-        session_id = at.session_id
-    assert session_id is not None
-    session = tx.session(session_id)
-    if session is None:
-        return None
-    at_id = snapshot_id or session.head
-    chain = tx.chain(at_id) if at_id is not None else []
-    events: Sequence[Event] = ()
-    if chain and (chain[-1].messages is None or chain[-1].status == "failed"):
-        events = tx.events([s.id for s in chain if s.turn_id == chain[-1].turn_id])
-    leaf = at_id == session.head or at_id is None or _next(tx, session_id, at_id) is None
-    waiting = tx.decisions(session_id=session_id, unapplied=True) if session.waiting else ()
-    return Loaded(session, chain, events, waiting, leaf)
-
-
-def stand(loaded: Loaded, limits: Limits) -> Standing:
-    """What this stored session amounts to."""
-    history: list[Message] = []
-    state: Json = None
-    artifacts: dict[str, Artifact] = {}
-    chain = loaded.chain
-    for snapshot in chain:
-        if snapshot.state is not UNSET:
-            state = snapshot.state
-        for artifact in snapshot.artifacts:
-            artifacts[artifact.name or new_id("a_")] = artifact
-    last = chain[-1] if chain else None
-    reopened = last is not None and (last.messages is None or last.status == "failed") and not last.folded
-    for snapshot in chain:
-        over = snapshot.messages is not None and not (
-            reopened and last is not None and snapshot.turn_id == last.turn_id
-        )
-        if over and snapshot.messages is not None:
-            history += _of_this_turn_only(chain, snapshot)
-    turn = None
-    if reopened:
-        turn = begin(tuple(history), limits)
-        for event in loaded.events:
-            turn = record(turn, event)
-        if last is not None and last.status == "failed" and last.messages is not None and turn.ended is None:
-            turn = None
-    return Standing(tuple(history), turn, state, tuple(artifacts.values()))
-
-
-def _of_this_turn_only(chain: Sequence[Snapshot], snapshot: Snapshot) -> Sequence[Message]:
-    """A turn that failed and was retried ends twice: only its last end counts, with all that the turn added."""
-    later = any(s.turn_id == snapshot.turn_id and s.messages is not None for s in chain[chain.index(snapshot) + 1 :])
-    return () if later else snapshot.messages or ()
 
 
 def decision_of(value: Any) -> Decision:

@@ -98,7 +98,7 @@ class LegJournal:
         except SessionConflict:
             for event in events:  # what ran, ran: whoever took over can see it beside the call
                 if isinstance(event, ToolReturned):
-                    self.late(event.call, event.output)
+                    await transact(self._store, self._late(event.call, event.output))
             raise
         self.leg, self._unqueue = saved.leg, False
         self._applying.update({d.interrupt_id: d for d in saved.news})
@@ -106,8 +106,11 @@ class LegJournal:
 
     def late(self, call: str, output: Json) -> None:
         """Kept in the history of the call."""
+        self._store.submit(self._late(call, output))
+
+    def _late(self, call: str, output: Json) -> Callable[[Any], None]:
         now = self._session.agent.clock.now()
-        self._store.submit(partial(late_result, session_id=self.leg.session_id, call_id=call, output=output, now=now))
+        return partial(late_result, session_id=self.leg.session_id, call_id=call, output=output, now=now)
 
 
 def checked(agent: Agentlike, init: AgentInit) -> SessionState | None:

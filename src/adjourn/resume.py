@@ -29,6 +29,8 @@ from adjourn.tool import Tool
 from adjourn.turn import open_pause, record
 
 Given: TypeAlias = "Answer | Part | Sequence[Answer | Part] | None"
+_CLOSED = ("cancelled", "stopped", "expired")
+
 FindTool: TypeAlias = Callable[[str], Tool[..., Any] | None]
 
 
@@ -141,7 +143,12 @@ def _event(turn: Turn, item: Answer | Part, now: float) -> Decided:
         try:
             open_pause(turn, event.interrupt)
         except (UnknownInterrupt, NothingPaused):
-            if _answered(turn, item.paused.tool_request):
+            outcome = _outcome(turn, item.paused.tool_request)
+            if outcome in _CLOSED:
+                raise StaleInterrupt(
+                    f"interrupt {event.interrupt} of tool {item.paused.name!r} is {outcome}: nobody can decide on it any more"
+                ) from None
+            if outcome is not None:
                 raise AlreadyResolved(
                     f"interrupt {event.interrupt} of tool {item.paused.name!r} was already answered"
                 ) from None
@@ -194,7 +201,7 @@ def _find(turn: Turn, part: Part, named: ToolRequest | ToolResponse) -> Call:
             if call.state == "paused":
                 return call
             raise AlreadyResolved(f"tool {named.name!r} (ref {named.ref}) was already answered")
-    if _answered(turn, named):
+    if _outcome(turn, named) is not None:
         raise StaleInterrupt(
             f"tool {named.name!r} (ref {named.ref}) is no longer pending: it is not in the last model message"
         )
@@ -218,13 +225,14 @@ def _named(turn: Turn, named: ToolRequest | ToolResponse) -> list[Call]:
     return found
 
 
-def _answered(turn: Turn, named: ToolRequest | ToolResponse) -> bool:
+def _outcome(turn: Turn, named: ToolRequest | ToolResponse) -> str | None:
+    """How a request that is closed was closed ("answered", "cancelled", "expired" ...); None where it is unknown or open."""
     if named.ref is None:
-        return False
-    return any(
-        (r := part.tool_request) is not None and r.name == named.name and r.ref == named.ref
-        for messages in (turn.added, turn.history)
-        for message in messages
-        if message.role == "model"
-        for part in message.content
-    )
+        return None
+    for messages in (turn.added, turn.history):
+        for message in reversed(messages):
+            for part in message.content if message.role == "tool" else ():
+                response = part.tool_response
+                if response is not None and response.name == named.name and response.ref == named.ref:
+                    return str(part.ours.get("outcome") or "answered")
+    return None

@@ -22,8 +22,9 @@ from adjourn.events import Declined, Event, Expired, Forked, Limits, Retried, To
 from adjourn.generation import Prompt, as_message, failure
 from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Resume, SessionState
 from adjourn.lease import transact
-from adjourn.ledger import Loaded, as_event, enqueue, load
+from adjourn.ledger import as_event, enqueue
 from adjourn.leg import Agentlike, LegJournal, Plan, checked, overdue, unknown_outcome
+from adjourn.loading import Loaded, load
 from adjourn.loop import Driver, paused_call
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, new_id, to_json
 from adjourn.patch import difference

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from importlib.resources import files
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -22,60 +22,50 @@ Row = Sequence[Any]
 
 
 class Codec(Generic[R]):
-    """Turns records of one kind into rows and back. `columns` are fields; a row ends with the body."""
+    """Turns records of one kind into rows and back. `columns` are those of its fields that have a column; the body is last."""
 
-    def __init__(self, kind: type[R], columns: Sequence[str], *, flags: Sequence[str] = ()) -> None:
-        names = kind.__struct_fields__
-        fields = {f.name: f for f in msgspec.structs.fields(kind)}
-        self._kind = kind
-        body: list[Any] = []
-        for name in names:
-            if name in columns:
+    def __init__(self, kind: type[R], *columns: str) -> None:
+        required: list[Any] = []
+        optional: list[Any] = []
+        for field in msgspec.structs.fields(kind):
+            if field.name in columns:
                 continue
-            field = fields[name]
             if field.default_factory is not msgspec.NODEFAULT:
-                body.append((name, field.type, msgspec.field(default_factory=field.default_factory)))
+                optional.append((field.name, field.type, msgspec.field(default_factory=field.default_factory)))
             elif field.default is not msgspec.NODEFAULT:
-                body.append((name, field.type, field.default))
+                optional.append((field.name, field.type, field.default))
             else:
-                body.append((name, field.type))
-        body.sort(key=lambda f: len(f) == 3)  # required ones first
+                required.append((field.name, field.type))
+        rest = [*required, *optional]
+        names = [*columns, *[f[0] for f in rest]]
+        self._kind = kind
         self._body: Any = msgspec.defstruct(
-            f"_{kind.__name__}Body", body, frozen=True, omit_defaults=True, rename="camel"
+            f"{kind.__name__}Body", rest, frozen=True, omit_defaults=True, rename="camel", gc=False
         )
         self._columns = attrgetter(*columns)
-        self._rest = attrgetter(*[f[0] for f in body])
+        self._rest = attrgetter(*[f[0] for f in rest])
+        self._in_order = itemgetter(*[names.index(name) for name in kind.__struct_fields__])
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(self._body).decode
-        # Where each field of the record is found: a position in the row, or an attribute of the body.
-        self._columns_first = (*columns, *[f[0] for f in body])
-        self._order = [self._columns_first.index(name) for name in names]
-        self._flags = [columns.index(name) for name in flags]
 
     def row(self, record: R) -> tuple[Any, ...]:
         return (*self._columns(record), self._encode(self._body(*self._rest(record))))
 
     def record(self, row: Row) -> R:
         try:
-            values = (*row[:-1], *self._rest(self._decode(row[-1])))
+            body = self._decode(row[-1])
         except msgspec.DecodeError as e:
             raise StoreFormatError(
                 f"the stored {self._kind.__name__} {row[0]!r} cannot be read: {e}. It was made by a newer Adjourn, or changed "
                 "by another program; nothing was changed"
             ) from None
-        if self._flags:
-            values = list(values)
-            for i in self._flags:
-                values[i] = bool(values[i])
-        return self._kind(*[values[i] for i in self._order])
+        return self._kind(*self._in_order((*row[:-1], *self._rest(body))))
 
 
-SESSION = Codec(SessionRecord, ("id", "agent", "owner", "created", "updated", "lease_until"))
-SNAPSHOT = Codec(
-    Snapshot, ("id", "session_id", "parent_id", "turn_id", "created", "updated", "folded"), flags=["folded"]
-)
-INTERRUPT = Codec(InterruptRecord, ("id", "session_id", "status", "agent", "tool", "owner", "created", "expires_at"))
-DECISION = Codec(Decision, ("id", "interrupt_id", "session_id", "applied"), flags=["applied"])
+SESSION = Codec(SessionRecord, "id", "agent", "owner", "created", "updated", "lease_until")
+SNAPSHOT = Codec(Snapshot, "id", "session_id", "parent_id", "turn_id", "created", "updated")
+INTERRUPT = Codec(InterruptRecord, "id", "session_id", "status", "agent", "tool", "owner", "created", "expires_at")
+DECISION = Codec(Decision, "id", "interrupt_id", "session_id")
 
 _encode_events = msgspec.json.Encoder().encode
 _decode_events = msgspec.json.Decoder(tuple[Event, ...]).decode

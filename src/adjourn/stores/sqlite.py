@@ -81,7 +81,7 @@ class _Core:
         self._lock = threading.Lock()  # one at a time opens, closes or queues
         self._gate = threading.RLock()  # held by the writer within a transaction, so that a fork can wait for its end
         self._reads = _Reads(self.file)
-        self._queue: SimpleQueue[_Job | None | bool] = SimpleQueue()
+        self._queue: SimpleQueue[_Job | bool | None] = SimpleQueue()
         self._db: sqlite3.Connection | None = self.file.open()
         self._inode = self.file.inode()
         self._version = self._data_version()
@@ -223,7 +223,7 @@ class _Core:
             tx = SQLiteTx(db)
             result = work(tx)
             tx.finish()
-        except BaseException as e:  # noqa: BLE001 (it goes to whoever waits for the future)
+        except BaseException as e:
             if is_storage(e) or not db.in_transaction:
                 raise
             if beside:

@@ -17,10 +17,11 @@ T = TypeVar("T")
 APPLICATION_ID = 0x41444A4E
 """"ADJN": what marks a SQLite file as ours."""
 
-# Half of SQLite's usual page: a commit of a turn touches four to six pages with little on each, and every touched page
+# A quarter of the usual page: a commit of a turn touches two to six pages with little on each, and every touched page
 # is written whole.
-_PAGE_SIZE = 2048
-_CHECKPOINT_PAGES = 2000
+_PAGE_SIZE = 1024
+_CHECKPOINT_PAGES = 4000
+_EACH = ("temp_store = MEMORY", "cache_size = -8000")
 
 _MIGRATIONS = migrations("sqlite")
 
@@ -53,7 +54,8 @@ class File:
     def open_reader(self) -> sqlite3.Connection:
         """A connection that cannot write."""
         db = self._connect()
-        db.execute("PRAGMA query_only = ON")
+        for setting in ("query_only = ON", *_EACH):
+            db.execute(f"PRAGMA {setting}")
         return db
 
     def inode(self) -> tuple[int, int] | None:
@@ -209,8 +211,7 @@ class File:
             "checkpoint_fullfsync = ON",
             f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
             f"journal_size_limit = {_CHECKPOINT_PAGES * _PAGE_SIZE * 4}",
-            "temp_store = MEMORY",
-            "cache_size = -8000",
+            *_EACH,
         ):
             db.execute(f"PRAGMA {setting}").fetchall()
 

@@ -13,9 +13,9 @@ from adjourn.stores.rows import (
     SESSION,
     SNAPSHOT,
     active,
-    unpack_events,
     pack_events,
     queries,
+    unpack_events,
 )
 
 _Q = queries("sqlite")
@@ -91,7 +91,7 @@ class SQLiteTx:
         return None if row is None else SNAPSHOT.record(row)
 
     def put_snapshot(self, snapshot: Snapshot) -> None:
-        self._db.execute(_Q["put_snapshot"], SNAPSHOT.row(snapshot))
+        self._db.execute(_Q["put_snapshot"], (*SNAPSHOT.row(snapshot), snapshot.folded))
         if self._early:
             for batch, body in self._early.pop(snapshot.id, ()):
                 self._db.execute(_Q["add_events"], (snapshot.id, batch, body))
@@ -152,7 +152,7 @@ class SQLiteTx:
         return found[: q.limit]
 
     def put_decision(self, decision: Decision) -> None:
-        self._db.execute(_Q["put_decision"], DECISION.row(decision))
+        self._db.execute(_Q["put_decision"], (*DECISION.row(decision), decision.applied))
 
     def decisions(
         self, *, interrupt_id: str | None = None, session_id: str | None = None, unapplied: bool = False

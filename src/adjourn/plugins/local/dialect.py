@@ -122,7 +122,8 @@ def _inner(value: Json) -> str:
 
 # -- tool definitions --------------------------------------------------------------------------------------------------
 
-_KEPT = ("type", "description", "enum", "const", "required")
+# In the order that the engine's own library writes them: the model hears a difference.
+_KEPT = ("type", "description", "enum", "const")
 _WORDS = (
     ("minimum", "at least {}"),
     ("exclusiveMinimum", "more than {}"),
@@ -156,16 +157,18 @@ def _adapted(schema: Json, root: Mapping[str, Any], within: tuple[str, ...], too
         beside = {k: v for k, v in rules.items() if k not in ("anyOf", "oneOf", "allOf")}
         return _adapted({**choices[0], **beside}, root, within, tool)
     out: dict[str, Any] = {k: rules[k] for k in _KEPT if k in rules}
-    if choices:
-        out["anyOf"] = [_adapted(c, root, within, tool) for c in choices]
-    properties: Mapping[str, Any] = rules.get("properties") or {}
-    if properties:
-        out["properties"] = {name: _adapted(sub, root, within, tool) for name, sub in properties.items()}
-    if "items" in rules:
-        out["items"] = _adapted(rules["items"], root, within, tool)
     words = ", ".join([text.format(rules[key]) for key, text in _WORDS if key in rules])
     if words:
         out["description"] = f"{out['description']} ({words})" if out.get("description") else words
+    if choices:
+        out["anyOf"] = [_adapted(c, root, within, tool) for c in choices]
+    if "items" in rules:
+        out["items"] = _adapted(rules["items"], root, within, tool)
+    properties: Mapping[str, Any] = rules.get("properties") or {}
+    if properties:
+        out["properties"] = {name: _adapted(sub, root, within, tool) for name, sub in properties.items()}
+    if "required" in rules:
+        out["required"] = rules["required"]
     return out
 
 

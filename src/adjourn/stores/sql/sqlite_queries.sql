@@ -38,16 +38,16 @@ ORDER BY created, id LIMIT ?3;
 DELETE FROM sessions WHERE id = ?1;
 
 -- name: snapshot
-SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, folded, body FROM snapshots WHERE id = ?1;
+SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, body FROM snapshots WHERE id = ?1;
 
 -- name: put_snapshot
-INSERT INTO snapshots (id, session_id, parent_id, turn_id, created, updated, folded, body)
+INSERT INTO snapshots (id, session_id, parent_id, turn_id, created, updated, body, folded)
 VALUES (?1, ?2, ?3, nullif(?4, ?1), ?5, ?6, ?7, ?8)
 ON CONFLICT (id) DO UPDATE SET
-  parent_id = ?3, turn_id = nullif(?4, ?1), created = ?5, updated = ?6, folded = ?7, body = ?8;
+  parent_id = ?3, turn_id = nullif(?4, ?1), created = ?5, updated = ?6, body = ?7, folded = ?8;
 
 -- name: snapshots
-SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, folded, body FROM snapshots WHERE session_id = ?1 ORDER BY n;
+SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, body FROM snapshots WHERE session_id = ?1 ORDER BY n;
 
 -- name: snapshot_numbers
 SELECT n FROM snapshots WHERE session_id = ?1;
@@ -59,7 +59,7 @@ WITH RECURSIVE up (n, parent_id, folded) AS (
   UNION ALL
   SELECT s.n, s.parent_id, s.folded FROM up CROSS JOIN snapshots AS s ON s.id = up.parent_id WHERE up.folded = 0
 )
-SELECT s.id, s.session_id, s.parent_id, coalesce(s.turn_id, s.id), s.created, s.updated, s.folded, s.body
+SELECT s.id, s.session_id, s.parent_id, coalesce(s.turn_id, s.id), s.created, s.updated, s.body
 FROM up CROSS JOIN snapshots AS s ON s.n = up.n;
 
 -- name: drop_snapshots
@@ -125,21 +125,21 @@ ORDER BY +created, id LIMIT ?3;
 DELETE FROM interrupts WHERE session_id = ?1;
 
 -- name: put_decision
-INSERT INTO decisions (id, interrupt_id, session_id, applied, body) VALUES (?1, ?2, ?3, ?4, ?5)
-ON CONFLICT (interrupt_id, id) DO UPDATE SET applied = ?4, body = ?5;
+INSERT INTO decisions (id, interrupt_id, session_id, body, applied) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (interrupt_id, id) DO UPDATE SET body = ?4, applied = ?5;
 
 -- name: decisions_by_interrupt
-SELECT id, interrupt_id, session_id, applied, body FROM decisions
+SELECT id, interrupt_id, session_id, body FROM decisions
 WHERE interrupt_id = ?1 ORDER BY n;
 
 -- name: decisions_by_session
-SELECT id, interrupt_id, session_id, applied, body FROM decisions WHERE session_id = ?1 ORDER BY n;
+SELECT id, interrupt_id, session_id, body FROM decisions WHERE session_id = ?1 ORDER BY n;
 
 -- name: decisions_unapplied_by_session
-SELECT id, interrupt_id, session_id, applied, body FROM decisions WHERE applied = 0 AND session_id = ?1 ORDER BY n;
+SELECT id, interrupt_id, session_id, body FROM decisions WHERE applied = 0 AND session_id = ?1 ORDER BY n;
 
 -- name: decisions_unapplied
-SELECT id, interrupt_id, session_id, applied, body FROM decisions WHERE applied = 0 ORDER BY n;
+SELECT id, interrupt_id, session_id, body FROM decisions WHERE applied = 0 ORDER BY n;
 
 -- name: decisions
-SELECT id, interrupt_id, session_id, applied, body FROM decisions ORDER BY n;
+SELECT id, interrupt_id, session_id, body FROM decisions ORDER BY n;

@@ -1,0 +1,158 @@
+"""Sessions as a whole: list, export, import, delete, purge."""
+
+import pytest
+
+from adjourn import (
+    AgentInit,
+    Interrupt,
+    InvalidRequest,
+    SessionConflict,
+    SessionNotFound,
+    SessionPaused,
+    StaleInterrupt,
+    UnknownInterrupt,
+)
+from adjourn.errors import AdjournError
+from adjourn.testing import call
+from sessions.session_kit import World, outputs_of, shown
+
+TWO = [call("pay", {"amount": 1}), call("pay", {"amount": 2})]
+
+
+async def test_sessions_are_listed_oldest_first_by_agent_and_owner_and_in_pages(world: World) -> None:
+    process = world.process(*["ok"] * 5)
+    ids = []
+    for n in range(5):
+        session = process.agent.connect(AgentInit(owner="ann" if n % 2 else "bob"))
+        await session.send("hi").output
+        ids.append(session.id)
+        world.clock.time += 1
+    archive = world.process().ai.sessions
+    assert [s.id for s in await archive.list()] == ids
+    assert [s.id for s in await archive.list(owner="ann")] == [ids[1], ids[3]]
+    assert await archive.list(agent="other") == []
+    first = await archive.list(limit=2)
+    rest = await archive.list(after=first[-1], limit=10)
+    assert [s.id for s in [*first, *rest]] == ids
+    assert [s.finish_reason for s in await archive.snapshots(ids[0])] == ["stop"]
+    with pytest.raises(SessionNotFound):
+        await archive.snapshots("s_nothing")
+
+
+async def test_an_exported_session_goes_on_elsewhere_with_the_same_interrupts(world: World) -> None:
+    process = world.process("one", TWO)
+    session = process.connect()
+    await session.send("1").output
+    await session.send("2").output
+    await process.ai.inbox.respond(session.interrupts[0].id, "first", run=False)
+    lines = [line async for line in process.ai.sessions.export()]
+    assert len(lines) == 1
+    assert b"\n" not in lines[0]
+
+    from adjourn import MemoryStore
+
+    elsewhere = World(world.place)
+    target = MemoryStore()
+    other = elsewhere.process("done", store=target)
+    assert await other.ai.sessions.import_(lines, target) == 1
+    again = await other.connect(session.id).load()
+    assert again.interrupts[0].id == session.interrupts[1].id
+    assert (await again.interrupts[0].restart().output).text == "done"
+    assert outputs_of(again.messages)[0] == "first"
+    assert elsewhere.done("paid") == [2]
+    with pytest.raises(SessionConflict):
+        await other.ai.sessions.import_(lines, target)
+    assert world.done("paid") == []
+
+
+async def test_an_import_into_the_same_kind_of_place_keeps_everything(world: World) -> None:
+    process = world.process("one", TWO)
+    session = process.connect()
+    await session.send("1").output
+    await session.send("2").output
+    before = shown(session), session.messages
+    lines = [line async for line in process.ai.sessions.export([session.id])]
+    await process.ai.sessions.delete(session.id, force=True)
+    fresh = world.process("done")
+    assert fresh.store is not None
+    assert await fresh.ai.sessions.import_(lines, fresh.store) == 1
+    again = await fresh.connect(session.id).load()
+    assert (shown(again), again.messages) == before
+    await again.interrupts[0].restart().output
+    await again.interrupts[0].restart().output
+    assert again.last_text == "done"
+
+
+async def test_a_line_that_is_no_session_is_refused_by_its_number(world: World) -> None:
+    process = world.process("ok")
+    await process.connect().send("hi").output
+    (line,) = [line async for line in process.ai.sessions.export()]
+
+    from adjourn import MemoryStore
+
+    with pytest.raises(InvalidRequest, match="line 2"):
+        await process.ai.sessions.import_([line, b"{}"], MemoryStore())
+    with pytest.raises(InvalidRequest, match="format 99"):
+        await process.ai.sessions.import_([line.replace(b'"format":1', b'"format":99')], MemoryStore())
+
+
+async def test_deleting_a_paused_session_needs_force_closes_its_pauses_and_keeps_the_audit(world: World) -> None:
+    process = world.process(TWO)
+    session = process.connect()
+    await session.send("go").output
+    one, two = session.interrupts
+    await process.ai.inbox.respond(one.id, "first", by="ann", run=False)
+    with pytest.raises(SessionPaused, match="force=True"):
+        await process.ai.sessions.delete(session.id)
+    assert len((await process.ai.inbox.list()).items) == 1
+    await process.ai.sessions.delete(session.id, force=True)
+    assert await process.ai.sessions.list() == []
+    assert (await process.ai.inbox.list(status=None)).items == []
+    with pytest.raises((StaleInterrupt, UnknownInterrupt)):
+        await process.ai.inbox.respond(two.id, "late")
+    verbs = {i.id: [d.verb for d in await process.ai.inbox.history(i.id)] for i in (one, two)}
+    assert verbs == {one.id: ["respond"], two.id: ["cancel"]}
+    with pytest.raises(AdjournError):
+        await two.restart().output
+    assert world.done("paid") == []
+
+
+async def test_purge_deletes_what_is_old_and_neither_runs_nor_waits(world: World) -> None:
+    process = world.process("old", TWO, "young")
+    old, waiting, young = (process.connect() for _ in range(3))
+    await old.send("hi").output
+    await waiting.send("pay").output
+    world.clock.time += 1000
+    await young.send("hi").output
+    assert await process.ai.sessions.purge(older_than=500) == 1
+    assert {s.id for s in await process.ai.sessions.list()} == {waiting.id, young.id}
+    assert len((await process.ai.inbox.list()).items) == 2
+    assert await process.ai.sessions.purge(older_than=500) == 0
+
+
+async def test_purge_deletes_a_nested_agents_session_with_its_outer_one(world: World) -> None:
+    from adjourn.testing import ScriptedModel
+
+    process = world.process(call("buyer", {"task": "buy"}), "done")
+    buyer = process.ai.define_agent("buyer", model=ScriptedModel(["bought"]), tools=[])
+    boss = process.ai.define_agent("boss", tools=[buyer.as_tool()], store=process.store)
+    session = boss.connect()
+    await session.send("go").output
+    world.clock.time += 1000
+    await process.ai.sessions.purge(older_than=500)
+    assert await process.ai.sessions.list() == []
+
+
+async def test_an_interrupt_payload_that_is_no_json_fails_at_the_raise_and_nothing_is_paused(world: World) -> None:
+    from adjourn import ToolFailed
+    from sessions.session_kit import Process
+
+    def define(p: Process) -> None:
+        @p.ai.tool()
+        async def odd() -> str:
+            raise Interrupt({"when": {"x": object()}})
+
+    process = world.process(call("odd"), "ok", define=define)
+    with pytest.raises(ToolFailed, match=r"\$\.when\.x"):
+        await process.connect().send("go").output
+    assert (await process.ai.inbox.list()).items == []

@@ -1,0 +1,187 @@
+"""Agents as tools of agents: a pause inside surfaces outside, and its answer goes back in, in any process."""
+
+from typing import Any
+
+import pytest
+
+from adjourn import Adjourn, ToolFailed
+from adjourn.testing import ScriptedModel, call
+from sessions.session_kit import Process, World, assert_sendable, outputs_of
+
+
+class Outer:
+    """An outer agent that delegates to "buyer" (directly, or through "manager"), which pays."""
+
+    def __init__(
+        self, world: World, *, inner: list[Any], outer: list[Any], middle: list[Any] | None = None, store: Any = None
+    ) -> None:
+        self.process = Process(world.place.open(), world.log, clock=world.clock)
+        ai: Adjourn = self.process.ai
+        self.inner, self.outer = ScriptedModel(inner), ScriptedModel(outer)
+        self.buyer = ai.define_agent("buyer", model=self.inner, tools=["pay", "look"], description="Buys things.")
+        delegate: Any = self.buyer.as_tool()
+        if middle is not None:
+            self.middle = ScriptedModel(middle)
+            manager = ai.define_agent("manager", model=self.middle, tools=[delegate])
+            delegate = manager.as_tool()
+        self.ai = ai
+        self.tool = delegate.name
+        self.agent = ai.define_agent("boss", model=self.outer, tools=[delegate, "look"], store=self.process.store)
+
+    def connect(self, session_id: str | None = None) -> Any:
+        from adjourn import AgentInit
+
+        return self.agent.connect(AgentInit(session_id=session_id))
+
+
+PAY = call("pay", {"amount": 5})
+
+
+def delegated(*more: Any, name: str = "buyer") -> list[Any]:
+    return [call(name, {"task": "buy tea"}), *more]
+
+
+async def test_a_delegated_task_runs_in_the_inner_agent_and_its_answer_comes_back(world: World) -> None:
+    app = Outer(world, inner=[call("look", {"key": "tea"}), "Bought tea."], outer=delegated("All done."))
+    session = app.connect()
+    assert (await session.send("get tea").output).text == "All done."
+    assert outputs_of(session.messages) == ["Bought tea."]
+    assert app.inner.requests[0].messages[-1].text == "buy tea"
+    assert world.done("looked") == ["tea"]
+
+
+async def test_a_pause_inside_surfaces_with_its_path_and_what_it_asks(world: World) -> None:
+    app = Outer(world, inner=[PAY, "Bought."], outer=delegated("All done."))
+    session = app.connect()
+    turn = session.send("get tea")
+    chunks = [c.interrupt async for c in turn.stream if c.interrupt]
+    assert len(chunks) == 1
+    (interrupt,) = session.interrupts
+    assert interrupt.path == ("buyer",)
+    assert interrupt.payload["agent"] == "buyer"
+    assert interrupt.payload["tool"] == "pay"
+    assert interrupt.payload["input"] == {"amount": 5}
+    assert interrupt.payload["payload"] == {"amount": 5}
+    (row,) = (await app.ai.inbox.list()).items
+    assert (row.id, row.path, row.session_id) == (interrupt.id, ("buyer",), session.id)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("verb", ["restart", "respond", "decline"])
+async def test_the_answer_goes_back_in_and_the_inner_tool_runs_at_most_once(
+    world: World, fresh: bool, verb: str
+) -> None:
+    app = Outer(world, inner=[PAY, "Bought."], outer=delegated("All done."))
+    session = app.connect()
+    await session.send("get tea").output
+    if fresh:
+        app = Outer(world, inner=["Bought."], outer=["All done."])
+        session = await app.connect(session.id).load()
+    interrupt = session.interrupts[0]
+    if verb == "restart":
+        output = await interrupt.restart({"by": "ann"}).output
+    elif verb == "respond":
+        output = await interrupt.respond({"paid": "by hand"}).output
+    else:
+        output = await interrupt.decline("too dear").output
+    assert output.text == "All done."
+    assert outputs_of(session.messages) == ["Bought."]
+    expected = {
+        "restart": {"paid": 5, "note": {"by": "ann"}},
+        "respond": {"paid": "by hand"},
+        "decline": {"declined": True, "reason": "too dear"},
+    }
+    assert outputs_of(app.inner.requests[-1].messages) == [expected[verb]]
+    assert world.done("paid") == ([5] if verb == "restart" else [])
+    assert world.done("asked") == [5]
+    assert (await app.ai.inbox.list()).items == []
+    assert_sendable(session.messages)
+
+
+async def test_the_answer_finds_its_way_from_the_inbox_of_a_fresh_process(world: World) -> None:
+    app = Outer(world, inner=[PAY], outer=delegated())
+    await app.connect().send("get tea").output
+    fresh = Outer(world, inner=["Bought."], outer=["All done."])
+    (row,) = (await fresh.ai.inbox.list()).items
+    accepted = await fresh.ai.inbox.restart(row.id, by="ann")
+    assert accepted.turn is not None
+    assert (await accepted.turn.output).text == "All done."
+    assert world.done("paid") == [5]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+async def test_a_pause_two_levels_deep_surfaces_at_the_root_and_takes_its_answer_in(world: World, fresh: bool) -> None:
+    app = Outer(
+        world, inner=[PAY, "Bought."], middle=[call("buyer", {"task": "buy"}), "Managed."],
+        outer=delegated("All done.", name="manager"),
+    )  # fmt: skip
+    session = app.connect()
+    await session.send("get tea").output
+    assert session.interrupts[0].path == ("manager", "buyer")
+    if fresh:
+        app = Outer(world, inner=["Bought."], middle=["Managed."], outer=["All done."])
+        session = await app.connect(session.id).load()
+    assert (await session.interrupts[0].restart({"by": "ann"}).output).text == "All done."
+    assert outputs_of(session.messages) == ["Managed."]
+    assert world.done("paid") == [5]
+    assert world.done("asked") == [5]
+
+
+async def test_the_second_pause_inside_waits_for_an_answer_of_its_own(world: World) -> None:
+    app = Outer(world, inner=[PAY, call("pay", {"amount": 6}), "Bought."], outer=delegated("All done."))
+    session = app.connect()
+    await session.send("get tea").output
+    first = session.interrupts[0]
+    output = await first.restart().output
+    assert output.finish_reason == "interrupted"
+    assert session.interrupts[0].id != first.id
+    assert session.interrupts[0].payload["payload"] == {"amount": 6}
+    assert world.done("paid") == [5]
+    assert (await session.interrupts[0].restart().output).text == "All done."
+    assert world.done("paid") == [5, 6]
+
+
+async def test_two_parallel_pauses_inside_are_answered_one_after_the_other(world: World) -> None:
+    app = Outer(world, inner=[[PAY, call("pay", {"amount": 6})], "Bought."], outer=delegated("All done."))
+    session = app.connect()
+    await session.send("get tea").output
+    seen = []
+    while session.interrupts:
+        interrupt = session.interrupts[0]
+        seen.append(interrupt.payload["input"]["amount"])
+        output = await interrupt.respond(f"paid {seen[-1]}").output
+    assert sorted(seen) == [5, 6]
+    assert output.text == "All done."
+    assert outputs_of(app.inner.requests[1].messages) == ["paid 5", "paid 6"]
+
+
+async def test_a_sibling_of_the_delegation_runs_once_whatever_happens_inside(world: World) -> None:
+    outer = [[call("buyer", {"task": "buy"}), call("look", {"key": "sibling"})], "All done."]
+    app = Outer(world, inner=[PAY, "Bought."], outer=outer)
+    session = app.connect()
+    await session.send("get tea").output
+    fresh = Outer(world, inner=["Bought."], outer=["All done."])
+    session = await fresh.connect(session.id).load()
+    assert (await session.interrupts[0].restart().output).text == "All done."
+    assert world.done("looked") == ["sibling"]
+
+
+async def test_an_inner_failure_is_retried_where_it_stands_and_repeats_nothing(world: World) -> None:
+    app = Outer(world, inner=[PAY, RuntimeError("model away"), "Bought."], outer=delegated("All done."))
+    session = app.connect()
+    await session.send("get tea").output
+    with pytest.raises(ToolFailed):
+        await session.interrupts[0].restart().output
+    assert world.done("paid") == [5]
+    output = await session.retry().output
+    if output.finish_reason == "interrupted":
+        output = await session.interrupts[0].restart().output
+    assert output.text == "All done."
+    assert world.done("paid") == [5]
+
+
+async def test_the_inner_session_is_not_listed_as_waiting_by_itself(world: World) -> None:
+    app = Outer(world, inner=[PAY], outer=delegated())
+    await app.connect().send("get tea").output
+    assert len((await app.ai.inbox.list()).items) == 1
+    assert await app.ai.recover() == []
