@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import UNSET
-
 from adjourn.errors import InvalidRequest, SessionConflict
 from adjourn.events import Limits
 from adjourn.handle import SessionState
@@ -120,5 +118,3 @@ class Conversation:
         self.history = (*turn.history, *turn.added) if over else tuple(turn.history)
         self.turn = None if over else turn
 
-
-UNCHANGED = UNSET

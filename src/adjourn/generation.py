@@ -274,8 +274,8 @@ def failure(end: TurnEnded, cause: BaseException | None, response: Any) -> TurnE
     error: TurnError
     if end.limit is not None:
         error = LimitReached(message, limit=end.limit, response=response)
-    elif isinstance(cause, TurnError):
-        error = cause
+    elif isinstance(cause, ModelError) and end.error is not None and end.error.kind == "ModelError":
+        error = cause  # this turn's own; one that a tool's body raised is that tool's failure
         error.response = response
     elif end.error is not None and end.error.kind == "HandlerAborted":
         error = HandlerAborted(message, response=response)

@@ -340,7 +340,8 @@ class AgentSession:
     def _recovery(self) -> tuple[Turn, list[Event]]:
         """What a dead driver left: runs of unknown outcome become pauses, waiting decisions are taken up."""
         turn = self._at.turn
-        assert turn is not None
+        if turn is None or (self._at.unfinished is None and not self._at.waiting):
+            raise NothingPaused("this session waits for no driver: there is nothing to go on with")
         events: list[Event] = [
             ToolInterrupted(c.id, unknown_outcome(self.agent.find_tool(c.request.name)))
             for c in turn.calls

@@ -83,9 +83,7 @@ async def test_the_program_of_the_article_approves_inside_the_stream_loop(place:
     assert next_turn is not None
     more = [c async for c in next_turn.stream]
     assert "".join(c.text for c in more if c.raw and c.raw.role == "model") == "Sent it."
-    assert [c.tool_response.output for c in more if c.tool_response] == [
-        {"status": "sent", "to": "bob@example.com"}
-    ]
+    assert [c.tool_response.output for c in more if c.tool_response] == [{"status": "sent", "to": "bob@example.com"}]
     assert not [c for c in more if c.tool_request]
     output = await next_turn.output
     assert output.text == "Sent it."

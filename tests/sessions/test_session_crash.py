@@ -59,7 +59,9 @@ async def finish(world: World, scene: str, session_id: str) -> list[Any]:
         if interrupt.reason == "outcome_unknown":
             unknown.append((interrupt.name, interrupt.input))
             assert interrupt.payload["reason"] == "outcome_unknown"
-            effect = ("paid", interrupt.input["amount"]) if interrupt.name == "pay" else ("looked", interrupt.input["key"])
+            effect = (
+                ("paid", interrupt.input["amount"]) if interrupt.name == "pay" else ("looked", interrupt.input["key"])
+            )
             if effect in world.log:
                 await interrupt.respond({"known": True}).output
             else:

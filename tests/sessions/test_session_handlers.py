@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from adjourn import Abort, DefinitionError, HandlerAborted, Interrupt, Limits, ToolRunContext, correction
+from adjourn import Abort, AdjournError, DefinitionError, HandlerAborted, Interrupt, Limits, ToolRunContext, correction
 from adjourn.history import keep_recent
 from adjourn.testing import call
 from sessions.session_kit import Process, World, assert_sendable, outputs_of
@@ -98,16 +98,15 @@ async def test_a_back_off_is_a_due_time_in_the_store_that_a_fresh_process_keeps(
     store = Mortal(world.place.open(), 3)  # started, paused, decided; then it dies
     dying = world.process(call("fetch"), define=flaky, on_interrupt=retry, store=store)
     began = world.clock.time
-    try:
+    with pytest.raises(AdjournError):
         await dying.connect("s1").send("go").output
-    except Exception as e:
-        assert store.dead, e
-    if world.done("fetched") == [None]:
-        world.clock.time = began + 16
-        fresh = world.process("ok", define=flaky, on_interrupt=retry)
-        session = await fresh.connect("s1").load()
-        assert session.last_text == "ok"
-        assert world.clock.time >= began + 30
+    assert world.done("fetched") == [None]
+    world.clock.time = began + 16
+    fresh = world.process("ok", define=flaky, on_interrupt=retry)
+    session = await fresh.connect("s1").load()
+    assert session.last_text == "ok"
+    assert world.done("fetched") == [None, {"retry": 1}]
+    assert world.clock.time >= began + 30
 
 
 async def test_retry_never_approves(world: World) -> None:

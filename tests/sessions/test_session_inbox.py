@@ -325,9 +325,11 @@ async def test_of_decisions_through_session_handles_of_two_processes_one_wins(wo
     assert len(lost) == 1, results
     assert isinstance(lost[0], AdjournError)
     assert world.done("paid") == [5]
-    verbs = [d.verb for d in await process.ai.inbox.history(one.interrupts[0].id if one.interrupts else "")] if (
-        one.interrupts
-    ) else ["restart"]
+    verbs = (
+        [d.verb for d in await process.ai.inbox.history(one.interrupts[0].id if one.interrupts else "")]
+        if (one.interrupts)
+        else ["restart"]
+    )
     assert verbs == ["restart"]
 
 

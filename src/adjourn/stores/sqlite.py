@@ -163,7 +163,7 @@ class _Core:
         assert self._db is not None
         self._db.close()
 
-    def _next(self) -> _Job | None | bool:
+    def _next(self) -> _Job | bool | None:
         try:
             return self._queue.get(timeout=_POLL_SECONDS if self._callbacks else None)
         except Empty:
@@ -214,7 +214,9 @@ class _Core:
             raise self.file.moved()
         self.file.patiently(lambda: db.execute("BEGIN IMMEDIATE"))
 
-    def _work(self, db: sqlite3.Connection, work: Callable[[Tx], Any], beside: bool) -> tuple[Any, BaseException | None]:
+    def _work(
+        self, db: sqlite3.Connection, work: Callable[[Tx], Any], beside: bool
+    ) -> tuple[Any, BaseException | None]:
         """Runs one work. Raises only where the database failed, and with it all works of this transaction."""
         # The first one needs no savepoint: where it raises, there is nothing else to keep.
         if beside:
@@ -285,7 +287,7 @@ class _Core:
         for callback in self._callbacks:
             try:
                 callback()
-            except Exception:
+            except Exception:  # noqa: BLE001 (theirs, and no reason to stop storing)
                 _log.exception("a subscriber of %s failed", self.file.path)
 
     # -- forks
@@ -444,6 +446,4 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -72,7 +72,7 @@ INSERT OR REPLACE INTO events (n, body) SELECT (n << 20) + ?2, ?3 FROM snapshots
 SELECT e.body FROM snapshots AS s CROSS JOIN events AS e ON e.n >= (s.n << 20) AND e.n < ((s.n + 1) << 20)
 WHERE s.id = ?1 ORDER BY e.n;
 
--- name: drop_events
+-- name: drop_snapshot_events
 DELETE FROM events WHERE n >= (?1 << 20) AND n < ((?1 + 1) << 20);
 
 -- name: interrupt
@@ -98,6 +98,7 @@ ORDER BY created, id LIMIT ?3;
 -- name: interrupts_by_agent
 SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM interrupts
 WHERE agent = ?6 AND status = ?4 AND (created, id) > (?1, ?2)
+  AND (?5 IS NULL OR tool = ?5) AND (?7 IS NULL OR owner = ?7)
 ORDER BY created, id LIMIT ?3;
 
 -- name: interrupts_by_owner
@@ -106,19 +107,21 @@ WHERE owner = ?7 AND status = ?4 AND (created, id) > (?1, ?2)
   AND (?5 IS NULL OR tool = ?5) AND (?6 IS NULL OR agent = ?6)
 ORDER BY created, id LIMIT ?3;
 
+-- In the next two a plus keeps the planner off an index that narrows less: a session has few interrupts, and few are
+-- overdue.
+
 -- name: interrupts_by_session
--- A session has few of them; the plus keeps the planner on the session's index.
 SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM interrupts
-WHERE session_id = ?8 AND (+created, id) > (?1, ?2) AND (?4 IS NULL OR +status = ?4)
-  AND (?5 IS NULL OR tool = ?5) AND (?6 IS NULL OR agent = ?6) AND (?7 IS NULL OR owner = ?7)
-  AND (?9 IS NULL OR (+status = 'open' AND +expires_at <= ?9))
+WHERE session_id = ?9 AND (+created, id) > (?1, ?2) AND (?4 IS NULL OR +status = ?4)
+  AND (?5 IS NULL OR +tool = ?5) AND (?6 IS NULL OR +agent = ?6) AND (?7 IS NULL OR +owner = ?7)
+  AND (?8 IS NULL OR (+status = 'open' AND +expires_at <= ?8))
 ORDER BY +created, id LIMIT ?3;
 
 -- name: interrupts_overdue
 SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM interrupts
-WHERE status = 'open' AND expires_at IS NOT NULL AND expires_at <= ?9 AND (+created, id) > (?1, ?2)
+WHERE status = 'open' AND expires_at IS NOT NULL AND expires_at <= ?8 AND (+created, id) > (?1, ?2)
   AND (?4 IS NULL OR ?4 = 'open')
-  AND (?5 IS NULL OR tool = ?5) AND (?6 IS NULL OR agent = ?6) AND (?7 IS NULL OR owner = ?7)
+  AND (?5 IS NULL OR +tool = ?5) AND (?6 IS NULL OR +agent = ?6) AND (?7 IS NULL OR +owner = ?7)
 ORDER BY +created, id LIMIT ?3;
 
 -- name: drop_interrupts
