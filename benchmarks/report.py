@@ -42,9 +42,10 @@ def operations(table: Table, scale: float = 1e6) -> str:
                 number(statistics.median(row.cpu) * scale),
                 times(table.ratio(who, to)) if to is not None else "-",
                 times(min(row.wall) / min(table.rows[to].wall)) if to is not None else "-",
+                times(statistics.median(row.cpu) / statistics.median(table.rows[to].cpu)) if to is not None else "-",
             ]
         )
-    heads = ["", "wall median µs", "min µs", "CPU median µs", "ratio to the fastest peer", "ratio of the minima"]
+    heads = ["", "wall median µs", "min µs", "CPU median µs", "ratio to the fastest peer", "of the minima", "of CPU"]
     return grid(heads, rows) + "\n" + missing(table.failed)
 
 
@@ -109,6 +110,7 @@ def flights(found: Mapping[Who, Flight], failed: Mapping[Who, str], sizes: Seque
     most = max(sizes)
     peers = [f for who, f in found.items() if not who.ours]
     best = max([f.rate(most) for f in peers], default=float("nan"))
+    thrifty = min([statistics.median(f.cpu[most]) for f in peers], default=float("nan"))
     rows: list[list[str]] = []
     for who, flight in sorted(found.items(), key=lambda item: -item[1].rate(most)):
         cpu = {n: statistics.median(flight.cpu[n]) for n in sizes}
@@ -118,6 +120,7 @@ def flights(found: Mapping[Who, Flight], failed: Mapping[Who, str], sizes: Seque
                 number(flight.rate(most)),
                 number(1 / min(flight.wall[most])),
                 f"{flight.rate(most) / best:.1f}" if best == best else "-",
+                f"{thrifty / cpu[most]:.1f}" if best == best else "-",
                 " / ".join(number(cpu[n] * 1e6) for n in sizes),
                 f"{cpu[most] / cpu[min(sizes)]:.2f} ({min(flight.cpu[most]) / min(flight.cpu[min(sizes)]):.2f})",
                 number(statistics.median(flight.held) / 1024),
@@ -128,6 +131,7 @@ def flights(found: Mapping[Who, Flight], failed: Mapping[Who, str], sizes: Seque
         f"{most:,} at once: sessions/s, median",
         "best",
         "times the fastest peer",
+        "by CPU",
         "CPU µs a session at " + " / ".join(str(n) for n in sizes),
         f"growth {min(sizes)} to {most} (of the minima)",
         "KB a paused session",

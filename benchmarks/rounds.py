@@ -120,8 +120,8 @@ def fly(
                 worker.ask(measure="pause", n=30)
                 flight = flights.setdefault(who, Flight())
                 for n in sorted(sizes, reverse=True):
-                    # As many sessions in all for each size, so that noise weighs the same.
-                    for _ in range(max(1, min(5, most // n))):
+                    # The small ones more than once, so that noise weighs less in them.
+                    for _ in range(max(1, min(3, most // n))):
                         got = worker.ask(measure="in_flight", n=n)
                         flight.wall.setdefault(n, []).append(got["wall"])
                         flight.cpu.setdefault(n, []).append(got["cpu"])

@@ -22,7 +22,7 @@ from typing import Any
 from adjourn import Adjourn, GenerateResponse, LimitReached, Limits, Message, MissingExtra, Model, TurnError
 from adjourn.correction import first, retry, validate
 from adjourn.plugins.local import Local
-from examples.catalogue_account import Account
+from examples.catalogue_account import Account, call_words
 from examples.catalogue_people import Approver, Person, StandIn
 from examples.catalogue_records import DATA, FILE, Catalogue, Fault, Record, compare, find_faults
 from examples.catalogue_script import scripted_model
@@ -184,11 +184,14 @@ def _right(records: Sequence[Record], faults: Sequence[Fault]) -> list[str]:
 
 
 def _note(response: GenerateResponse[Any]) -> str:
-    """What the model itself said at the end; nothing where it withheld a call and said so."""
+    """What the model itself said at the end."""
     message = response.message
     kept: dict[str, Any] = dict((message.metadata or {}).get("needle") or {}) if message is not None else {}
-    withheld = kept.get("suppressed_calls")
-    return f"(withheld, not being sure: {withheld})" if withheld else str(kept.get("reasoning") or response.text)
+    withheld: Sequence[dict[str, Any]] = kept.get("suppressed_calls") or ()
+    if withheld:
+        calls = ", ".join(call_words(c["name"], c["arguments"]) for c in withheld)
+        return f"nothing; it withheld what it was not sure of: {calls}"
+    return str(kept.get("reasoning") or response.text)
 
 
 if __name__ == "__main__":

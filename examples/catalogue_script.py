@@ -16,15 +16,15 @@ _REPLIES: dict[str, list[Any]] = {
         call("set_price", {"code": "CT-2", "price": 1.299}),
         call("set_price", {"code": "CT-2", "price": 1299}),
     ],
-    "Set the code of record P-1004 to bw-7 in capital letters.": [
-        call("set_code", {"id": "P-1004", "code": "bw-7"}),
-        call("set_code", {"id": "P-1004", "code": "BW-7"}),
+    "Set the code of record P-1004 to bw-7 in capital letters.": [call("set_code", {"id": "P-1004", "code": "BW-7"})],
+    "Set the price of WF-6, which is written '24,90 EUR'.": [
+        call("set_price", {"code": "24,90 EUR", "price": 24.9}),
+        call("set_price", {"code": "WF-6", "price": 24.9}),
     ],
-    "Set the price of WF-6, which is written '24,90 EUR'.": [call("set_price", {"code": "WF-6", "price": 24.9})],
     "GS-4 has no price. Ask the supplier for the price.": [call("ask_supplier", {"code": "GS-4"})],
     "Set the price of GS-4 to that.": [call("set_price", {"code": "GS-4", "price": 34.9})],
-    "WB-2 has no price. Ask the supplier for the price.": [call("ask_supplier", {"code": "WB-2"})],
-    "Set the price of WB-2 to that.": [call("set_price", {"code": "WB-2", "price": 9.95})],
+    "WB-7 has no price. Ask the supplier for the price.": [call("ask_supplier", {"code": "WB-7"})],
+    "Set the price of WB-7 to that.": [call("set_price", {"code": "WB-7", "price": 9.95})],
     "MK-5 has no price. Ask the supplier for the price.": [call("ask_supplier", {"code": "MK-5"})],
     "Order 38 units of CH-8.": [call("order_stock", {"code": "CH-8", "quantity": 38})],
     "Order 500 units of RP-6.": [
@@ -32,7 +32,7 @@ _REPLIES: dict[str, list[Any]] = {
         call("order_stock", {"code": "RP-6", "quantity": 300}),
     ],
     "Set the price of RW-100, which is written 'fifty-nine euros ninety'.": [
-        call("set_price", {"code": "RW-100", "price": 50.0})
+        call("set_price", {"code": "RW-100", "price": 99.0})
     ],
     "P-1006 and P-1013 are both called Tent peg. Keep P-1006, drop P-1013.": [
         call("merge_records", {"keep": "P-1006", "drop": "P-1013"})

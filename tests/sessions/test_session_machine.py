@@ -18,9 +18,21 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from adjourn import AdjournError, Interrupt, Limits, MemoryStore, SessionPaused, Store, ToolRunContext
-from adjourn.testing import FakeClock, call
-from sessions.session_kit import Mortal, Process, assert_sendable, outputs_of
+from adjourn import (
+    Adjourn,
+    AdjournError,
+    AgentInit,
+    AgentSession,
+    Interrupt,
+    Limits,
+    MemoryStore,
+    SessionPaused,
+    Store,
+    ToolRunContext,
+    tool,
+)
+from adjourn.testing import FakeClock, ScriptedModel, call
+from sessions.session_kit import Mortal, assert_sendable, outputs_of
 
 T = TypeVar("T")
 
@@ -73,24 +85,38 @@ def reply(request: Any) -> Any:
     return calls
 
 
-def define(p: Process) -> None:
-    del p.ai.tools["pay"], p.ai.tools["look"]
+LOG: list[int] = []
+"""The side effects of the machine that runs; the tools are made once, since a schema costs more than a step."""
 
-    @p.ai.tool()
-    async def pay(n: int, stages: int, ctx: ToolRunContext) -> Any:
-        if len(ctx.restarts) < stages:
-            raise Interrupt({"n": n, "stage": len(ctx.restarts)})
-        p.log.append(n)
-        return {"paid": n}
 
-    @p.ai.tool()
-    async def look(n: int) -> Any:
-        p.log.append(n)
-        return {"found": n}
+@tool
+async def pay(n: int, stages: int, ctx: ToolRunContext) -> Any:
+    if len(ctx.restarts) < stages:
+        raise Interrupt({"n": n, "stage": len(ctx.restarts)})
+    LOG.append(n)
+    return {"paid": n}
 
-    @p.ai.tool()
-    async def sign(n: int) -> Any:
-        raise Interrupt({"n": n}, expires_in=10_000, allow="respond", on_expiry={"respond": {"default": n}})
+
+@tool
+async def look(n: int) -> Any:
+    LOG.append(n)
+    return {"found": n}
+
+
+@tool
+async def sign(n: int) -> Any:
+    raise Interrupt({"n": n}, expires_in=10_000, allow="respond", on_expiry={"respond": {"default": n}})
+
+
+class App:
+    """An application as one process has it."""
+
+    def __init__(self, store: Any, clock: FakeClock) -> None:
+        self.ai = Adjourn(model=ScriptedModel([reply], repeat_last=True), clock=clock, limits=UNBOUND)
+        self.agent = self.ai.define_agent("clerk", store=store, tools=[pay, look, sign])
+
+    def connect(self, session_id: str | None = None, snapshot_id: str | None = None) -> AgentSession:
+        return self.agent.connect(AgentInit(session_id=session_id, snapshot_id=snapshot_id))
 
 
 CALLS = st.lists(st.tuples(st.sampled_from(["pay", "pay", "look", "sign"]), st.integers(1, 2)), max_size=3)
@@ -102,13 +128,14 @@ class Sessions(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.log: list[int] = []
+        self.log = LOG
+        LOG.clear()
         self.clock = FakeClock()
         self.folder = Path(tempfile.mkdtemp())
         self.numbers = 0
         self.effects: Counter[int] = Counter()
         self.stores: list[Store] = []
-        self.first = self.open_store()
+        self.desk = self.process()
         self.branches = [Branch(self.process().connect("s1"))]
 
     def open_store(self) -> Store:
@@ -116,11 +143,8 @@ class Sessions(RuleBasedStateMachine):
             self.stores.append(MemoryStore())
         return self.stores[0]
 
-    def process(self, store: Any = None) -> Process:
-        process = Process(store or self.open_store(), self.log, clock=self.clock, define=define, limits=UNBOUND)
-        process.model._replies = [reply]
-        process.model._repeat_last = True
-        return process
+    def process(self, store: Any = None) -> App:
+        return App(store or self.open_store(), self.clock)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
@@ -148,12 +172,12 @@ class Sessions(RuleBasedStateMachine):
     def said(self, branch: Branch, wishes: list[tuple[str, int]]) -> str:
         branch.users += 1
         words = []
-        for tool, stages in wishes:
+        for name, stages in wishes:
             self.numbers += 1
-            words.append(f"{tool} {self.numbers} {stages}")
-            output = {"found": self.numbers} if tool == "look" else None
-            branch.round.append(Waiting(tool, self.numbers, stages, output=output))
-            if tool == "look":
+            words.append(f"{name} {self.numbers} {stages}")
+            output = {"found": self.numbers} if name == "look" else None
+            branch.round.append(Waiting(name, self.numbers, stages, output=output))
+            if name == "look":
                 self.effects[self.numbers] += 1
         branch.close_if_settled()
         return ", ".join(words) or " "
@@ -379,7 +403,7 @@ class Sessions(RuleBasedStateMachine):
 
     @invariant()
     def the_inbox_lists_what_waits_and_nothing_else(self) -> None:
-        listed = self.run(self.process().ai.inbox.list(limit=1000)).items
+        listed = self.run(self.desk.ai.inbox.list(limit=1000)).items
         assert {r.id for r in listed} == {i.id for b in self.branches for i in b.session.interrupts}
 
 
@@ -400,9 +424,9 @@ _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 TestSessionsInMemory = Sessions.TestCase
 TestSessionsInMemory.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=_QUIET
+    max_examples=50, stateful_step_count=20, deadline=None, suppress_health_check=_QUIET
 )
 TestSessionsInSQLite = SQLiteSessions.TestCase
 TestSessionsInSQLite.settings = settings(
-    max_examples=8, stateful_step_count=15, deadline=None, suppress_health_check=_QUIET
+    max_examples=6, stateful_step_count=12, deadline=None, suppress_health_check=_QUIET
 )

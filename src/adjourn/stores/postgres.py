@@ -1,0 +1,352 @@
+"""Sessions in PostgreSQL, shared by any number of processes and machines. Needs the extra `postgres`.
+
+Each work runs as one transaction in one of a few threads; `tx.session()` locks the session's row until its end. What gives
+no rows is sent along with what does, so a commit costs two or three round trips. A connection that is lost before the
+commit is replaced and the work runs again. One that is lost *at* the commit leaves open whether it was kept: the server is
+then asked by the transaction's number, so nothing is done twice and nothing is called lost that was kept.
+"""
+
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from adjourn.errors import StoreError, StoreUnavailable
+from adjourn.parts import new_id
+from adjourn.store import Tx
+from adjourn.stores.postgres_rows import PostgresTx
+from adjourn.stores.postgres_server import Connection, ConnectionPool, Server, conflict, passing, psycopg
+
+T = TypeVar("T")
+
+_log = logging.getLogger("adjourn.stores")
+
+_CONFLICTS = 30
+"""How often a work is run again that the server undid in favour of others."""
+_NOTIFY_SECONDS = 0.02
+_LISTEN_SECONDS = 0.25
+_POLL_SECONDS = 5.0
+
+
+class PostgresStore:
+    """A store in the database that `dsn` names, in a schema of its own, which is made if there is none.
+
+    `connections` is how many are used at once. A server that is away is waited for `wait_seconds`. A work may run more than
+    once: when it met others on the same rows, or lost its connection. After a fork the child connects anew.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "adjourn",
+        connections: int = 8,
+        lease_seconds: float = 15.0,
+        wait_seconds: float = 15.0,
+    ) -> None:
+        self.lease_seconds = lease_seconds
+        self._core = _Core(Server(dsn, schema, wait_seconds), connections)
+        # The core does not know the store: one that nobody holds any more is closed, at the latest when Python ends.
+        self._end = weakref.finalize(self, self._core.close)
+
+    def __repr__(self) -> str:
+        return f"<PostgresStore in {self._core.server.place}>"
+
+    def submit(self, work: Callable[[Tx], T], *, read: bool = False) -> "Future[T]":
+        return self._core.submit(work, read)
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._core.subscribe(callback)
+
+    def close(self) -> None:
+        """Finishes what is queued, and disconnects. Closing twice is no error."""
+        self._end()
+
+
+class _Core:
+    def __init__(self, server: Server, connections: int) -> None:
+        self.server = server
+        self._size = connections
+        self._closed = False
+        self._begin_anew()
+        server.patiently(server.prepare)
+        self._open()
+        _cores.add(self)
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._me = new_id()
+        self._callbacks: list[Callable[[], None]] = []
+        self._pool: ConnectionPool[Connection] | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._changed = threading.Event()
+        self._end = threading.Event()
+        self._helpers: dict[str, threading.Thread] = {}
+
+    def _open(self) -> None:
+        self._pool = self.server.pool(self._size + 1)  # one for notifying
+        self._threads = ThreadPoolExecutor(self._size, "adjourn-postgres")
+
+    # -- what any thread calls
+
+    def submit(self, work: Callable[[Tx], T], read: bool) -> "Future[T]":
+        future: Future[T] = Future()
+        # A future that runs cannot be cancelled: what was handed in is stored, whoever goes away.
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            if self._closed:
+                future.set_exception(StoreUnavailable(f"the store in {self.server.place} was closed; open it again"))
+                return future
+            if self._threads is None:
+                self._open()  # in a forked child
+            assert self._threads is not None
+            try:
+                self._threads.submit(self._run, work, read, future)
+            except RuntimeError as e:
+                future.set_exception(StoreUnavailable(f"nothing can be stored any more: {e}"))
+        return future
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        with self._lock:
+            self._callbacks = [*self._callbacks, callback]
+            self._help("listen", self._listen)
+
+        def end() -> None:
+            with self._lock:
+                left = list(self._callbacks)
+                if callback in left:
+                    left.remove(callback)
+                self._callbacks = left
+
+        return end
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            threads, pool, helpers = self._threads, self._pool, list(self._helpers.values())
+        if threads is not None:
+            threads.shutdown()
+        self._end.set()
+        self._changed.set()
+        for helper in helpers:
+            # Python may collect a forgotten store in any thread, one of these too.
+            if helper is not threading.current_thread():
+                helper.join()
+        if pool is not None:
+            pool.close()
+
+    # -- transactions
+
+    def _run(self, work: Callable[[Tx], Any], read: bool, future: "Future[Any]") -> None:
+        try:
+            result = self._transact(work, read)
+        except BaseException as e:  # noqa: BLE001 (it goes to whoever waits for the future)
+            future.set_exception(e)
+            return
+        future.set_result(result)
+        if not read:
+            self._announce()
+
+    def _transact(self, work: Callable[[Tx], T], read: bool) -> T:
+        until = time.monotonic() + self.server.wait_seconds
+        conflicts = 0
+        while True:
+            attempt = _Attempt(self.server, work, read)
+            try:
+                return self._with(attempt.run, until)
+            except psycopg.Error as e:
+                if attempt.committing and attempt.lost:
+                    if self._was_committed(attempt.number, e):
+                        return attempt.result
+                elif conflict(e):
+                    conflicts += 1
+                    if conflicts > _CONFLICTS:
+                        raise self.server.explain(e) from e
+                elif not (attempt.lost or passing(e)) or time.monotonic() > until:
+                    raise self.server.explain(e) from e
+            time.sleep(random.uniform(0.0, 0.02) * (conflicts or 1))
+
+    def _with(self, step: Callable[[Connection], T], until: float) -> T:
+        """Runs `step` with a connection of the pool. Raises StoreUnavailable where there is none to be had."""
+        pool = self._pool
+        assert pool is not None
+        try:
+            db = pool.getconn(max(0.1, until - time.monotonic()))
+        except psycopg.OperationalError as e:  # PoolTimeout does not say why there is none
+            try:
+                self.server.connect().close()
+            except (psycopg.Error, StoreError) as reason:
+                raise self.server.explain(reason) from reason
+            raise StoreUnavailable(
+                f"all {self._size} connections to {self.server.place} were busy for {self.server.wait_seconds:.0f} s; nothing of "
+                "this change was kept. Give the store more `connections`, or look for slow transactions"
+            ) from e
+        try:
+            return step(db)
+        finally:
+            pool.putconn(db)
+
+    def _was_committed(self, number: str | None, error: Exception) -> bool:
+        """Asks the server about a transaction whose commit was not answered."""
+        query = self.server.statements["outcome"]
+        until = time.monotonic() + self.server.wait_seconds
+        while time.monotonic() < until:
+            try:
+                row = self._with(lambda db: db.execute(query, [number]).fetchone(), until)
+            except (psycopg.OperationalError, psycopg.InterfaceError):
+                row = ("in progress",)
+            except (psycopg.Error, StoreError):
+                break
+            if row is None or row[0] not in {"committed", "aborted", "in progress"}:
+                break
+            if row[0] != "in progress":
+                return row[0] == "committed"
+            time.sleep(0.02)
+        raise self.server.unknown(error) from error
+
+    # -- who wants to hear of changes
+
+    def _announce(self) -> None:
+        self._call_back()
+        self._changed.set()
+        if "notify" not in self._helpers:
+            with self._lock:
+                if not self._closed:
+                    self._help("notify", self._notify)
+
+    def _call_back(self) -> None:
+        for callback in self._callbacks:
+            try:
+                callback()
+            except Exception:  # noqa: BLE001 (theirs, and no reason to stop storing)
+                _log.exception("a subscriber of %s failed", self.server.place)
+
+    def _help(self, name: str, work: Callable[[], None]) -> None:
+        if name not in self._helpers:
+            self._helpers[name] = threading.Thread(target=work, name=f"adjourn-postgres-{name}", daemon=True)
+            self._helpers[name].start()
+
+    def _channel(self) -> str:
+        return f"adjourn_{self.server.schema}"
+
+    def _notify(self) -> None:
+        """Tells other processes, a few times a second at most.
+
+        Not within the transactions: PostgreSQL lets only one that notifies commit at a time, sync and all.
+        """
+        while not self._end.is_set():
+            self._changed.wait()
+            self._changed.clear()
+            try:
+                self._with(self._tell, time.monotonic() + 1.0)
+            except (psycopg.Error, StoreError) as e:
+                _log.info(
+                    "notifying through %s failed, others will see the change at their next look: %s", self._channel(), e
+                )
+            self._end.wait(_NOTIFY_SECONDS)
+
+    def _tell(self, db: Connection) -> None:
+        db.execute(self.server.statements["notify"], [self._channel(), self._me])
+
+    def _listen(self) -> None:
+        """Hears of other processes' changes, and looks every few seconds in case that a notification was lost."""
+        while not self._end.is_set():
+            try:
+                db = self.server.connect()
+            except (psycopg.Error, StoreError) as e:
+                _log.info("listening on %s failed, trying again: %s", self._channel(), e)
+                self._end.wait(1.0)
+                continue
+            try:
+                db.execute(f'LISTEN "{self._channel()}"'.encode())
+                self._call_back()  # something may have happened before
+                self._hear(db)
+            except psycopg.Error as e:
+                _log.info("listening on %s was cut off, connecting again: %s", self._channel(), e)
+            finally:
+                db.close()
+
+    def _hear(self, db: Connection) -> None:
+        looked = time.monotonic()
+        while not self._end.is_set():
+            heard = any(note.payload != self._me for note in db.notifies(timeout=_LISTEN_SECONDS, stop_after=1))
+            if heard or time.monotonic() - looked > _POLL_SECONDS:
+                looked = time.monotonic()
+                self._call_back()
+
+    # -- forks
+
+    def after_fork_in_child(self) -> None:
+        # What was inherited is the parent's. Even to close it would say goodbye to the server in the parent's name.
+        _never_free(self._pool, self._helpers)
+        self._begin_anew()
+
+
+class _Attempt:
+    """One run of a work, and how far it came."""
+
+    def __init__(self, server: Server, work: Callable[[Tx], Any], read: bool) -> None:
+        self._server = server
+        self._work = work
+        self._read = read
+        self.number: str | None = None
+        self.result: Any = None
+        self.committing = False
+        self.lost = False
+
+    def run(self, db: Connection) -> Any:
+        try:
+            self._transaction(db)
+        except BaseException:
+            self.lost = db.closed
+            if not self.lost:
+                self._roll_back(db)
+            raise
+        return self.result
+
+    def _transaction(self, db: Connection) -> None:
+        q = self._server.statements
+        with db.pipeline():
+            db.execute(q["begin_read" if self._read else "begin"])
+            number = None if self._read else db.execute(q["transaction"])
+            self.result = self._work(PostgresTx(db, q, read=self._read))
+            if number is not None:
+                row = number.fetchone()
+                self.number = row[0] if row is not None else None
+            self.committing = not self._read
+            done = db.execute(q["commit"])
+        if done.statusmessage != "COMMIT":  # the server answers COMMIT with ROLLBACK where a statement had failed
+            raise psycopg.OperationalError(f"COMMIT was answered with {done.statusmessage}")
+
+    def _roll_back(self, db: Connection) -> None:
+        try:
+            db.rollback()
+        except psycopg.Error:
+            db.close()  # the pool replaces it, and the server rolls back by itself
+
+
+def _never_free(*values: Any) -> None:
+    """Keeps what was inherited from ever being closed in this process."""
+    import ctypes
+
+    for value in values:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+_cores: "weakref.WeakSet[_Core]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for core in list(_cores):
+        core.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,60 @@
+"""A process is killed at every commit and on both sides of every tool body; a fresh one finishes the session."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUNNER = Path(__file__).parent / "crash_runner.py"
+EXPECTED = {
+    "plain": ["work0"],
+    "parallel": ["work0", "work1", "sure2"],
+    "restart": ["gate0"],
+    "respond": ["work1"],
+    "fork": ["gate0"],
+}
+IDEMPOTENT = ("sure2",)
+
+
+def crash(store: str, scenario: str, folder: Path) -> list[dict[str, Any]]:
+    command = [sys.executable, "-W", "error", str(RUNNER), store, scenario, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check(reports: list[dict[str, Any]], scenario: str) -> None:
+    assert reports[-1]["code"] == 0, "the last run is the one that nothing killed"
+    assert len(reports) >= 8, "every commit and body has a kill point"
+    for report in reports:
+        assert "failed" not in report, report
+        assert report["text"] == report["reloaded"] == "done", report
+        assert report["open"] == 0, report
+        for name in EXPECTED[scenario]:
+            times = report["effects"].get(name, 0)
+            if name in IDEMPOTENT:
+                assert times >= 1, report
+                assert report["keys"][name] == 1, "each attempt of an idempotent tool has the same key"
+            elif scenario == "fork":
+                # Both branches were approved, each once; a branch that was lost before it was stored is not made again.
+                assert 1 <= times <= 2, report
+            else:
+                assert times == 1, report
+        assert report["unknown"] <= len(EXPECTED[scenario]) + (scenario == "fork"), report
+
+
+@pytest.mark.parametrize("scenario", list(EXPECTED))
+def test_no_side_effect_is_lost_or_doubled_wherever_the_process_dies_on_sqlite(scenario: str, tmp_path: Path) -> None:
+    check(crash("sqlite", scenario, tmp_path), scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize("scenario", list(EXPECTED))
+def test_no_side_effect_is_lost_or_doubled_wherever_the_process_dies_on_postgres(
+    scenario: str, tmp_path: Path, postgres_dsn: str
+) -> None:
+    check(crash(postgres_dsn, scenario, tmp_path), scenario)
