@@ -50,11 +50,11 @@ class Person:
     name = "you"
 
     def __init__(
-        self, account: Account, tools: Mapping[str, Tool[..., Any]], read: Callable[[str], str] = input
+        self, account: Account, tools: Mapping[str, Tool[..., Any]], read: Callable[[str], str] | None = None
     ) -> None:
         self._account = account
         self._tools = tools
-        self._read = read
+        self._read = read or input
 
     def decide(self, paused: PausedCall) -> Answer | None:
         self._account.say(f"      >> {call_words(paused.name, paused.input)}")

@@ -498,7 +498,8 @@ class TestTheRealModel:
             messages=decode(json.dumps(told["before_last"]), list[Message]), tools=[order()]
         )
         assert here.text == told["text"]
-        assert "diverged" not in (here.message.metadata or {})["needle"] if here.message else False
+        assert here.message is not None
+        assert "diverged" not in (here.message.metadata or {})["needle"]
 
     async def test_a_conversation_fed_again_gets_the_same_replies(self) -> None:
         tools = json.dumps([engine_tool(ToolDefinition("act", "Order units of a product.", SCHEMA))])

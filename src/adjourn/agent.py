@@ -16,7 +16,7 @@ from adjourn.answer import Answer
 from adjourn.clock import Clock
 from adjourn.errors import DefinitionError, InvalidState, ModelError, SessionNotFound
 from adjourn.events import Expired, Limits, TurnEnded
-from adjourn.handle import AgentInit, AgentTurn, SessionState
+from adjourn.handle import AgentInit, AgentTurn, Resume, SessionState
 from adjourn.lease import Keeper, transact
 from adjourn.ledger import INNER, Leg, Write, save
 from adjourn.loading import Loaded, load, stand
@@ -27,9 +27,26 @@ from adjourn.schema import Misfit, TypeShape
 from adjourn.session import AgentSession
 from adjourn.setting import Handlers, Prepare, Setting, as_handlers
 from adjourn.state import Finished
-from adjourn.store import MemoryStore, Snapshot, Store
+from adjourn.store import InMemoryLatestStateStore, MemoryStore, Snapshot, Store
 from adjourn.tool import Interrupt, Tool, ToolOptions, ToolRunContext, shape_of
 from adjourn.turn import record
+
+__all__ = [
+    "Agent",
+    "AgentInit",
+    "AgentOptions",
+    "AgentSession",
+    "AgentTurn",
+    "CustomAgent",
+    "Host",
+    "InMemoryLatestStateStore",
+    "MemoryStore",
+    "Resume",
+    "SessionState",
+    "SnapshotView",
+    "TurnContext",
+    "WhilePaused",
+]
 
 WhilePaused = Literal["refuse", "decline", "queue"]
 

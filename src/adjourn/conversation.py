@@ -73,8 +73,9 @@ class Conversation:
             mine = session.holder == holder and not runs_here(last.id)
             if session.lease_until > now and not mine:
                 raise SessionConflict(
-                    f"a turn of session {session.id!r} is running elsewhere; wait for it, or abort it by its snapshot "
-                    f"{last.id!r}"
+                    f"a turn of session {session.id!r} is running elsewhere, as far as its lease says, which has "
+                    f"{session.lease_until - now:.1f} s to go. Wait for it, abort it by its snapshot {last.id!r}, or, if that "
+                    "process is dead, open the session after that (ai.recover() takes up all such sessions)"
                 )
             leg = self.leg(last.id, agent, holder, last.created, new_turn=False)
             self.snapshot_id = last.parent_id
@@ -117,4 +118,3 @@ class Conversation:
         over = turn.ended is not None and turn.ended.reason not in ("failed", "aborted")
         self.history = (*turn.history, *turn.added) if over else tuple(turn.history)
         self.turn = None if over else turn
-

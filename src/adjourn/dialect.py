@@ -28,7 +28,9 @@ def inline_references(schema: Schema, what: str = "schema") -> dict[str, Any]:
             return rest
         name = ref.rsplit("/", 1)[-1]
         if name in inside:
-            raise SignatureError(f"{what}: the type {name!r} contains itself, which this provider's schemas cannot express")
+            raise SignatureError(
+                f"{what}: the type {name!r} contains itself, which this provider's schemas cannot express"
+            )
         if name not in definitions:
             raise SignatureError(f"{what}: {ref!r} refers to nothing")
         return {**expand(definitions[name], (*inside, name)), **rest}

@@ -103,6 +103,11 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", r
         return [p for p in self.content if p.tool_request is not None]
 
     @property
+    def tool_responses(self) -> "list[ToolResponse]":
+        """The tools' results, in order."""
+        return [p.tool_response for p in self.content if p.tool_response is not None]
+
+    @property
     def ours(self) -> Metadata:
         """What Adjourn noted on this message; empty where it noted nothing."""
         noted: Metadata | None = (self.metadata or {}).get(OURS)

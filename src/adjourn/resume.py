@@ -21,7 +21,7 @@ from adjourn.errors import (
     UnknownInterrupt,
     VerbNotAllowed,
 )
-from adjourn.events import Decided, Declined, Responded, Restarted, Verb
+from adjourn.events import Decided, Declined, Expired, Responded, Restarted, Verb
 from adjourn.parts import OURS, Part, ToolRequest, ToolResponse, canonical, to_json
 from adjourn.schema import Misfit
 from adjourn.state import Call, Turn
@@ -55,7 +55,10 @@ def _listed(given: Given) -> list[Answer | Part]:
 
 
 def decide(turn: Turn, items: Sequence[Answer | Part], find_tool: FindTool, now: float) -> tuple[Turn, list[Decided]]:
-    """The turn after all of these decisions, and their events. All are valid or none is taken."""
+    """The turn after all of these decisions, and their events. All are valid or none is taken.
+
+    One that comes after its interrupt's expiry is not taken; the interrupt then expires.
+    """
     events: list[Decided] = []
     seen: set[str] = set()
     for item in items:
@@ -65,9 +68,8 @@ def decide(turn: Turn, items: Sequence[Answer | Part], find_tool: FindTool, now:
         seen.add(event.interrupt)
         _, call = open_pause(turn, event.interrupt)
         if call.pause is not None and call.pause.expires_at is not None and call.pause.expires_at <= now:
-            raise StaleInterrupt(
-                f"interrupt {event.interrupt} of tool {call.request.name!r} expired before anybody decided; nothing was run"
-            )
+            events.append(Expired(event.interrupt))  # too late: what the pause says of its expiry holds, not the answer
+            continue
         check(turn, event, find_tool)
         events.append(event)
     for event in events:

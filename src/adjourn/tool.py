@@ -6,7 +6,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
@@ -283,8 +283,20 @@ def _ask(input_schema: Any) -> Callable[..., Any]:
     return ask
 
 
+@overload
 def tool(
-    fn: Callable[P, R] | None = None,
+    fn: Callable[P, R], *, name: str | None = None, description: str | None = None, **options: Any
+) -> Tool[P, R]: ...
+
+
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None, **options: Any
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    fn: Callable[..., Any] | None = None,
     *,
     name: str | None = None,
     description: str | None = None,
@@ -292,7 +304,7 @@ def tool(
 ) -> Any:
     """Makes a tool that is registered nowhere: `tool(fn)`, `@tool` or `@tool(name=..., retries=...)`."""
 
-    def make(fn: Callable[P, R]) -> Tool[P, R]:
+    def make(fn: Callable[..., Any]) -> Tool[..., Any]:
         return Tool(fn, name=name, description=description, options=ToolOptions(**options))
 
     return make if fn is None else make(fn)

@@ -110,13 +110,14 @@ class Bench:
             return "done"
 
         async def counting(turn: TurnContext) -> str:
-            turn.session.update_state(lambda s: {"counter": (s or {}).get("counter", 0) + 1})
+            before: Json = turn.session.state or {}
+            turn.session.update_state({"counter": before.get("counter", 0) + 1})
             return "done"
 
         async def several(turn: TurnContext) -> str:
             turn.session.update_state({"counter": 1, "status": "working"})
-            turn.session.update_state(lambda s: {**s, "counter": 2})
-            turn.session.update_state(lambda s: {**s, "status": "done"})
+            turn.session.update_state({"counter": 2, "status": "working"})
+            turn.session.update_state({"counter": 2, "status": "done"})
             return "done"
 
         define = self.ai.define_custom_agent
@@ -244,11 +245,13 @@ class AgentSpec:
             check_chunks(chunks, step["expectChunks"])
         if "expectOutput" in step:
             check_output(output, step["expectOutput"])
-        for field, value in (
+        state: Json = output.get("state") or {}
+        captured: list[tuple[str, Json]] = [
             ("captureSnapshotId", output.get("snapshotId")),
             ("captureState", output.get("state")),
-            ("captureSessionId", (output.get("state") or {}).get("sessionId")),
-        ):
+            ("captureSessionId", state.get("sessionId")),
+        ]
+        for field, value in captured:
             if field in step:
                 assert value is not None, f"{field}: there is none in {output!r}"
                 self._names[step[field]] = value
@@ -372,7 +375,8 @@ def check_output(output: dict[str, Json], expected: Mapping[str, Json]) -> None:
     if "stateContains" in expected:
         check_state(output.get("state"), expected["stateContains"])
     for artifact in expected.get("artifactsContain", []):
-        found = [a for a in output.get("artifacts") or [] if a.get("name") == artifact["name"]]
+        artifacts: list[Json] = output.get("artifacts") or []
+        found = [a for a in artifacts if a.get("name") == artifact["name"]]
         assert len(found) == 1, f"artifact {artifact['name']}: {found!r}"
         contains(found[0], artifact)
     if "errorContains" in expected:

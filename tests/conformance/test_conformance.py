@@ -46,15 +46,15 @@ async def test_generate_behaves_as_the_spec_says(spec: dict[str, Any]) -> None:
     await GenerateSpec(Bench(None), spec).run()
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"steps": [], "surprise": 1},
-        {"steps": [{"type": "send", "init": {}, "inputs": [], "expectMagic": 1}]},
-        {"steps": [{"type": "teleport"}]},
-        {"steps": [{"type": "getSnapshotData", "snapshotId": "x", "expectSnapshot": {}, "colour": "red"}]},
-    ],
-)
+BROKEN: list[dict[str, Any]] = [
+    {"steps": [], "surprise": 1},
+    {"steps": [{"type": "send", "init": {}, "inputs": [], "expectMagic": 1}]},
+    {"steps": [{"type": "teleport"}]},
+    {"steps": [{"type": "getSnapshotData", "snapshotId": "x", "expectSnapshot": {}, "colour": "red"}]},
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 async def test_a_spec_that_is_not_understood_is_refused(broken: dict[str, Any]) -> None:
     with pytest.raises((AssertionError, KeyError)):
         await AgentSpec(Bench(None), {"name": "x", "agent": "promptAgent", **broken}).run()

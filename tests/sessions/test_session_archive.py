@@ -21,7 +21,7 @@ TWO = [call("pay", {"amount": 1}), call("pay", {"amount": 2})]
 
 async def test_sessions_are_listed_oldest_first_by_agent_and_owner_and_in_pages(world: World) -> None:
     process = world.process(*["ok"] * 5)
-    ids = []
+    ids: list[str] = []
     for n in range(5):
         session = process.agent.connect(AgentInit(owner="ann" if n % 2 else "bob"))
         await session.send("hi").output

@@ -65,7 +65,8 @@ async def test_the_program_of_the_article_approves_inside_the_stream_loop(place:
     )
     session = mailer.session
     turn = session.send("Email Bob about lunch")
-    texts, paused, next_turn = [], 0, None
+    texts: list[str] = []
+    paused, next_turn = 0, None
     async for chunk in turn.stream:
         if chunk.text:
             texts.append(chunk.text)

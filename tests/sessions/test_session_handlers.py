@@ -45,7 +45,14 @@ async def test_pauses_that_a_handler_settles_are_not_announced_and_the_rest_is(w
 
 
 async def test_handlers_go_by_tool_name_with_a_star_for_the_rest_and_an_unknown_name_is_refused(world: World) -> None:
-    handlers = {"ask": lambda i: i.respond({"ok": True}), "*": lambda i: i.decline("no")}
+
+    def agree(interrupt: Any) -> Any:
+        return interrupt.respond({"ok": True})
+
+    def refuse(interrupt: Any) -> Any:
+        return interrupt.decline("no")
+
+    handlers = {"ask": agree, "*": refuse}
     process = world.process([call("pay", {"amount": 5}), call("ask", {"text": "?"})], "ok", on_interrupt=handlers)
     session = process.connect()
     assert (await session.send("go").output).text == "ok"
@@ -55,7 +62,10 @@ async def test_handlers_go_by_tool_name_with_a_star_for_the_rest_and_an_unknown_
 
 
 async def test_a_handler_can_end_the_turn_and_the_session_goes_on(world: World) -> None:
-    process = world.process(call("pay", {"amount": 5}), "next", on_interrupt=lambda _: Abort("not today"))
+    def stop(_: Any) -> Abort:
+        return Abort("not today")
+
+    process = world.process(call("pay", {"amount": 5}), "next", on_interrupt=stop)
     session = process.connect()
     with pytest.raises(HandlerAborted, match="not today"):
         await session.send("go").output

@@ -97,7 +97,8 @@ async def test_pages_follow_one_another_without_gaps_or_repeats(world: World) ->
     for _ in range(5):
         await process.connect().send("go").output
         world.clock.time += 1
-    inbox, cursor, seen = desk(world).inbox, None, []
+    inbox, cursor = desk(world).inbox, None
+    seen: list[str] = []
     while True:
         page = await inbox.list(cursor=cursor, limit=3)
         seen += [r.id for r in page.items]
@@ -319,17 +320,14 @@ async def test_of_20_decisions_from_20_threads_one_wins_and_the_tool_runs_once(w
 async def test_of_decisions_through_session_handles_of_two_processes_one_wins(world: World) -> None:
     process, one = await paused(world, call("pay", {"amount": 5}), "one")
     two = await world.process("two").connect(one.id).load()
+    asked = one.interrupts[0].id
     turns = [one.interrupts[0].restart({"by": 1}), two.interrupts[0].restart({"by": 2})]
     results = await asyncio.gather(*[t.wait() for t in turns], return_exceptions=True)
     lost = [r for r in results if isinstance(r, Exception)]
     assert len(lost) == 1, results
     assert isinstance(lost[0], AdjournError)
     assert world.done("paid") == [5]
-    verbs = (
-        [d.verb for d in await process.ai.inbox.history(one.interrupts[0].id if one.interrupts else "")]
-        if (one.interrupts)
-        else ["restart"]
-    )
+    verbs = [d.verb for d in await process.ai.inbox.history(asked)]
     assert verbs == ["restart"]
 
 

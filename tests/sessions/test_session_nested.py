@@ -145,7 +145,8 @@ async def test_two_parallel_pauses_inside_are_answered_one_after_the_other(world
     app = Outer(world, inner=[[PAY, call("pay", {"amount": 6})], "Bought."], outer=delegated("All done."))
     session = app.connect()
     await session.send("get tea").output
-    seen = []
+    seen: list[int] = []
+    output: Any = None
     while session.interrupts:
         interrupt = session.interrupts[0]
         seen.append(interrupt.payload["input"]["amount"])

@@ -317,8 +317,9 @@ class _CountingTx:
         method = getattr(self._tx, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
-            self._counted += [name] * (len(result) if isinstance(result, list) else 1)
+            result: Any = method(*args, **kwargs)
+            rows: int = len(result) if hasattr(result, "append") else 1
+            self._counted += [name] * rows
             return result
 
         return call

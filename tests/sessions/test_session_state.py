@@ -33,16 +33,19 @@ class Cart(BaseModel):
 def shopping(p: Process) -> None:
     @p.ai.tool()
     async def add(item: str, price: int, ctx: ToolRunContext) -> str:
-        cart = ctx.session.update_state(
-            lambda c: Cart(items=[*(c.items if c else []), item], total=(c.total if c else 0) + price)
-        )
+        cart: Cart = ctx.session.state or Cart()
+        cart = ctx.session.update_state(Cart(items=[*cart.items, item], total=cart.total + price))
         assert isinstance(cart, Cart)
         return "added"
 
     @p.ai.tool()
     async def checkout(ctx: ToolRunContext) -> int:
         if not ctx.is_resumed():
-            ctx.session.update_state(lambda c: {"items": c.items, "total": c.total + 1})
+
+            def fee(cart: Cart) -> Any:
+                return {"items": cart.items, "total": cart.total + 1}
+
+            ctx.session.update_state(fee)
             raise Interrupt({"total": ctx.session.state.total})
         return int(ctx.session.state.total)
 
@@ -238,7 +241,7 @@ async def test_a_background_turn_needs_a_store() -> None:
 
 async def test_a_custom_agent_sees_the_conversation_and_keeps_state_like_any_other(world: World) -> None:
     async def echo(turn: TurnContext) -> str:
-        turn.session.update_state(lambda n: (n or 0) + 1)
+        turn.session.update_state((turn.session.state or 0) + 1)
         return f"{turn.session.state}: {turn.message.text} of {len(turn.messages)} for {turn.context}"
 
     process = world.process()

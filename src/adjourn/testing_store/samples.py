@@ -52,6 +52,7 @@ def snapshot_sample(id: str = "n1", session_id: str = "s1", **changes: Any) -> S
         state=ODD,
         artifacts=(Artifact("a", [Part(text="x")], {"m": 1}),),
         folded=True,
+        branch=True,
         heartbeat=9.5,
     )
     return replace(whole, **changes)

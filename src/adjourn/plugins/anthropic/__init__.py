@@ -75,18 +75,17 @@ class Anthropic:
         """What must not show up in the text of an error."""
         return (self._options["api_key"], os.environ.get("ANTHROPIC_API_KEY"), os.environ.get("ANTHROPIC_AUTH_TOKEN"))
 
-    def client(self) -> Any:
+    async def client(self) -> Any:
         """The SDK's client for the running loop. Raises MissingExtra where the SDK is not installed."""
         if self._given is not None:
             return self._given
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            try:
-                from anthropic import AsyncAnthropic
-            except ImportError as e:
-                raise MissingExtra("The Anthropic plugin", "anthropic") from e
-            client = self._clients[loop] = AsyncAnthropic(**self._options)
+            # In a thread: the import takes a second or more, and leases are to be renewed meanwhile.
+            make = await asyncio.to_thread(_import_client)
+            client = self._clients.get(loop) or make(**self._options)
+            self._clients[loop] = client
         return client
 
     async def aclose(self) -> None:
@@ -94,6 +93,14 @@ class Anthropic:
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
+
+
+def _import_client() -> Any:
+    try:
+        from anthropic import AsyncAnthropic
+    except ImportError as e:
+        raise MissingExtra("The Anthropic plugin", "anthropic") from e
+    return AsyncAnthropic
 
 
 class Claude:
@@ -111,24 +118,26 @@ class Claude:
         scrub = Scrubber(request.messages, self._plugin.secrets)
         parts: list[Part] = []
         usage = Usage()
-        for more in range(_CONTINUATIONS, -1, -1):
+        more = _CONTINUATIONS
+        while True:
             answer = await self._ask(body, config, names, scrub, emit)
             parts.extend(answer.parts())
             usage += usage_of(answer.envelope)
             if answer.stop_reason != "pause_turn" or not more:
-                break
+                return reply_of(parts, usage, answer.stop_reason, answer.envelope)
             # A server tool took long. The API wants what it said so far, and goes on; to us it is one reply.
+            more -= 1
             body = {**body, "messages": _continued(body["messages"], answer.blocks())}
-        return reply_of(parts, answer.stop_reason, usage, answer.envelope)
 
     async def _ask(
         self, body: Mapping[str, Any], config: AnthropicConfig, names: Names, scrub: Scrubber, emit: Emit
     ) -> Assembly:
-        client = self._plugin.client()
         headers = dict(config.headers)
         if config.betas:
             headers["anthropic-beta"] = ",".join(config.betas)
+        request_id: str | None = None
         try:
+            client = await self._plugin.client()
             # The body goes past the SDK's own types, so that it is what we made it, blocks it does not know included.
             # With a timeout of ours it leaves it to us how long a reply that is not streamed may take.
             async with client.messages.with_streaming_response.create(
@@ -140,7 +149,8 @@ class Claude:
                 extra_headers=headers,
                 timeout=config.timeout or self._plugin.timeout,
             ) as response:
-                answer = Assembly(names)
+                request_id = response.headers.get("request-id")
+                answer = Assembly(names, request_id)
                 if body["stream"]:
                     await _read_stream(response, answer, scrub, emit)
                 else:
@@ -148,10 +158,15 @@ class Claude:
                     if whole.get("type") == "error":
                         raise in_band(whole, response.headers, scrub)
                     answer.take_whole(whole)
+                answer.check_complete()
                 return answer
+        except MissingExtra:
+            raise
         except Exception as e:  # noqa: BLE001 - the SDK's errors, and those of the HTTP library that it lets through
             # Not `from e`: its text may hold what ours leaves out.
-            raise failure(e, scrub) from None
+            error = failure(e, scrub)
+            error.request_id = error.request_id or request_id
+            raise error from None
 
 
 async def _read_stream(response: Any, answer: Assembly, scrub: Scrubber, emit: Emit) -> None:

@@ -91,7 +91,7 @@ def thinking_of(config: AnthropicConfig) -> Mapping[str, Any] | None:
     given = config.thinking
     if given is None or isinstance(given, Mapping):
         return given
-    if isinstance(given, int) and not isinstance(given, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(given, int) and not isinstance(given, bool):
         return {"type": "enabled", "budget_tokens": given}
     if given in ("adaptive", "disabled"):
         return {"type": given}

@@ -101,13 +101,12 @@ class _Block:
 class Assembly:
     """One reply, from its events or from its whole body."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, request_id: str | None = None) -> None:
         self._names = names
         self._blocks: dict[int, _Block] = {}
         self._usage: dict[str, Any] = {}
-        self._envelope: dict[str, Any] = {}
+        self._envelope: dict[str, Any] = {"request_id": request_id}
         self._ended = False
-        self._streamed = True
 
     @property
     def stop_reason(self) -> str:
@@ -147,7 +146,7 @@ class Assembly:
             raise broken("the reply is no message")
         self._open(body)
         self._blocks = {i: _Block(block) for i, block in enumerate(cast(list[Fields], content))}
-        self._ended, self._streamed = True, False
+        self._ended = True
 
     def _open(self, message: Fields) -> None:
         self._envelope.update({k: v for k, v in message.items() if k not in ("content", "usage")})
@@ -168,10 +167,13 @@ class Assembly:
             out.append(fields)
         return out
 
-    def parts(self) -> list[Part]:
-        """The content as parts. Raises ModelError where the stream broke off."""
+    def check_complete(self) -> None:
+        """Raises ModelError where the stream broke off."""
         if not self._ended:
             raise broken("the stream broke off before the reply was complete")
+
+    def parts(self) -> list[Part]:
+        """The content as parts."""
         blocks = [b for _, b in sorted(self._blocks.items())]
         parts = [self._part(b, last=b is blocks[-1]) for b in blocks]
         return [p for p in parts if p is not None]
@@ -213,11 +215,11 @@ class Assembly:
         return Part(tool_request=ToolRequest(name, fields.get("id") or None, value), metadata=metadata or None)
 
 
-def reply_of(parts: Sequence[Part], stop_reason: str, usage: Usage, envelope: Fields) -> ModelReply:
+def reply_of(parts: Sequence[Part], usage: Usage, stop_reason: str, envelope: Fields) -> ModelReply:
     """The reply of these parts. Raises ModelError for one without any, unless its end explains that."""
     reason = _REASONS.get(stop_reason, "other")
     if not parts and reason in ("stop", "other"):
-        raise broken(f"the reply is empty (stop reason {stop_reason or 'missing'})")
+        raise broken(f"the reply is empty (stop reason {stop_reason or 'missing'})", envelope.get("request_id"))
     details = envelope.get("stop_details")
     metadata = {KEY: {"stop_reason": stop_reason, "stop_details": details}} if details else None
     return ModelReply(Message("model", parts, metadata), reason, usage, raw=envelope)
@@ -270,15 +272,16 @@ def _arguments(raw: str) -> tuple[Any, str]:
     return _checked(value)
 
 
-def _checked(value: Any) -> tuple[Any, str]:
-    if not isinstance(value, dict):
-        return value, "they are not a JSON object"
+def _checked(given: Any) -> tuple[Any, str]:
+    if not isinstance(given, dict):
+        return given, "they are not a JSON object"
+    value = cast(dict[str, Any], given)
     try:
         msgspec.json.encode(value)
         json.dumps(value, allow_nan=False)
     except (ValueError, TypeError, OverflowError, UnicodeEncodeError, RecursionError):
         return value, "they hold a number or a text that JSON cannot carry"
-    return cast(dict[str, Any], value), ""
+    return value, ""
 
 
 def _written(value: Any) -> str:

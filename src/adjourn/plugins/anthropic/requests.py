@@ -121,7 +121,7 @@ def _tool_choice(config: AnthropicConfig, names: Names) -> Block | None:
     if given is None and config.parallel_tool_calls is None:
         return None
     if isinstance(given, Mapping):
-        choice = dict(given)
+        choice: Block = dict(given)
     elif given in (None, "auto", "any", "none"):
         choice = {"type": given or "auto"}
     else:

@@ -6,10 +6,8 @@ from typing import Any, cast
 from adjourn.dialect import each_schema, without
 from adjourn.plugins.anthropic.failures import refused
 
-_TAKEN = frozenset(
-    ("type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "allOf", "$ref")
-    + ("$defs", "description", "title", "default")
-)
+_SHAPES = ("type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "allOf")
+_TAKEN = frozenset((*_SHAPES, "$ref", "$defs", "description", "title", "default"))
 _NO_SCHEMAS = ("discriminator", "examples", "$schema", "$id")
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"))
 

@@ -70,7 +70,13 @@ class GoogleAI:
             raise ModelError(
                 "googleai has no API key: set GEMINI_API_KEY, or give GoogleAI(api_key=...)", provider=self.name
             )
-        return sdk.Client(vertexai=False, api_key=key, http_options=dict(self._http))
+        # The SDK's default became "v1", which lacks JSON schemas for tools and most of what is new.
+        version = os.environ.get("GOOGLE_GENAI_API_VERSION", "beta")
+        return sdk.Client(
+            vertexai=False,
+            api_key=key,
+            http_options={"api_version": "v1beta" if version == "beta" else version, **self._http},
+        )
 
     def model(self, name: str) -> "Gemini":
         """Any model that the API has, whether listed here or not."""

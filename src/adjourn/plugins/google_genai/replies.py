@@ -117,7 +117,7 @@ class ReplyAssembly:
 
     def _take_text(self, text: str, thought: bool, note: dict[str, Any]) -> Part | None:
         last = self._parts[-1] if self._parts else None
-        if isinstance(last, _Text) and last.thought == thought and not last.note and note:
+        if isinstance(last, _Text) and last.thought == thought and not last.note and not note:
             last.pieces.append(text)
         elif text or note:
             self._parts.append(_Text(thought, [text], note))
@@ -132,7 +132,7 @@ class ReplyAssembly:
         if call is None:
             call = _Call(given.name or "", given.id, note)
             for other in self._open_calls():
-                other.open = False  # a new call begins: it needed no more
+                other.open = other.open and bool(given.id)  # without ids a new call says that the last one is whole
             self._parts.append(call)
         else:
             call.id = call.id or given.id

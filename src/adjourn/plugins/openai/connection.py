@@ -3,7 +3,7 @@
 import asyncio
 import importlib.util
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -74,7 +74,10 @@ class Connection:
             if isinstance(reply, str):  # not labelled as JSON; some servers do not
                 reply = msgspec.json.decode(reply)
         except Exception as e:
-            raise self._translated(e) from e
+            error = errors.from_sdk(e, self.provider, self._secret)
+            if error is None:
+                raise
+            raise error from e
         if not isinstance(reply, dict):
             raise errors.malformed(self.provider, "it is no JSON object")
         given = cast(Json, reply)
@@ -82,7 +85,7 @@ class Connection:
             raise errors.in_band(given, self.provider, self._secret)
         return given
 
-    async def events(self, path: str, body: Json) -> AsyncIterator[Json]:
+    async def events(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
         """The events of a streamed reply. Raises ModelError, also in the middle."""
         client = self.client()
         import openai
@@ -96,7 +99,10 @@ class Connection:
                 if isinstance(event, dict):
                     yield cast(Json, event)
         except Exception as e:
-            raise self._translated(e) from e
+            error = errors.from_sdk(e, self.provider, self._secret)
+            if error is None:
+                raise
+            raise error from e
         finally:
             if stream is not None:
                 await stream.close()
@@ -105,6 +111,3 @@ class Connection:
     def _secret(self) -> str:
         key = self._settings.get("api_key")
         return key if isinstance(key, str) else ""
-
-    def _translated(self, error: Exception) -> Exception:
-        return errors.from_sdk(error, self.provider, self._secret) or error

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
@@ -130,7 +130,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         except ValueError:
             pass
         try:
-            return max((parsedate_to_datetime(given) - datetime.now(timezone.utc)).total_seconds(), 0.0)
+            return max((parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds(), 0.0)
         except (TypeError, ValueError):
             pass
     return None
