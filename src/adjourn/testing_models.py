@@ -19,7 +19,7 @@ from adjourn.parts import OURS, Chunk, Message, Part, ToolRequest, ToolResponse,
 
 __all__ = ["Checked", "check_model"]
 
-Make: TypeAlias = "Model | Callable[[], Model | Awaitable[Model]]"
+Make: TypeAlias = Model | Callable[[], Model | Awaitable[Model]]
 Expect: TypeAlias = Callable[[ModelRequest, ModelReply], None]
 
 _REASONS = ("stop", "length", "blocked", "other")
@@ -112,7 +112,7 @@ def _failure(suite: "_Suite", failing: Make) -> Callable[[], Awaitable[None]]:
             error: Exception | None = None
             try:
                 await model(request, lambda chunk: None)
-            except Exception as e:
+            except Exception as e:  # noqa: BLE001 - any other than a ModelError is what is looked for
                 error = e
             assert error is not None, "the failing model replied"
             assert isinstance(error, ModelError), f"it raised {type(error).__name__}, not a ModelError: {error}"
@@ -278,7 +278,7 @@ def transcripts() -> dict[str, list[Message]]:
     declined = {"declined": True, "reason": "The request was declined. Do not repeat it as it is."}
     cancelled = {"cancelled": True, "reason": "The turn was cancelled before this was done."}
     broken = Part(
-        tool_request=ToolRequest("get_weather", "a", '{"city": "Par'), metadata={OURS: {"malformed": "cut off"}}
+        tool_request=ToolRequest("get_weather", "call_a", '{"city": "Par'), metadata={OURS: {"malformed": "cut off"}}
     )
     foreign = Part(reasoning="I think of Paris.", metadata={"elsewhere": {"signature": "c2lnbmVk"}})
     bare = Part(tool_request=ToolRequest("get_weather", "call|1.x", {"city": "Paris"}))
@@ -311,7 +311,7 @@ def transcripts() -> dict[str, list[Message]]:
         ],
         "a result with content": [
             *one,
-            results(Part(tool_response=ToolResponse("get_weather", "a", "see", [Part(text="a chart was made")]))),
+            results(Part(tool_response=ToolResponse("get_weather", "call_a", "see", [Part(text="a chart was made")]))),
         ],
         "rounds with the same refs": [*one, results(_response("a", "blue")), *again],
         "another provider": [

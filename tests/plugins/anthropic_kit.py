@@ -1,12 +1,13 @@
 """A server that stands for Anthropic, recorded exchanges to feed it with, and requests in a form to compare."""
 
 import asyncio
+import functools
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -91,11 +92,11 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(script: Script) -> AsyncIterator[tuple[Server, Anthropic]]:
+async def serving(script: Script) -> AsyncGenerator[tuple[Server, Anthropic]]:
     """The server, and the plugin with the real SDK pointed at it."""
     server = Server(script)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, limit=2**24)
-    server.url = "http://127.0.0.1:{}".format(listening.sockets[0].getsockname()[1])
+    server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     plugin = Anthropic(api_key=API_KEY, base_url=server.url, timeout=10.0)
     try:
         yield server, plugin
@@ -188,6 +189,24 @@ def says(value: str, **options: Any) -> ModelRequest:
     return ModelRequest([Message("user", [Part(text=value)])], **options)
 
 
+def assert_valid(body: Json) -> None:
+    """The rules of the Messages API that a conversation of ours could break."""
+    turns = body["messages"]
+    ids = [b["id"] for t in turns for b in t["content"] if b["type"] == "tool_use"]
+    assert len(ids) == len(set(ids))
+    assert turns[0]["role"] == "user"
+    for before, after in zip(turns, [*turns[1:], None], strict=True):
+        assert before["content"]
+        asked = [b["id"] for b in before["content"] if b["type"] == "tool_use"]
+        answered = [b["tool_use_id"] for b in after["content"] if b["type"] == "tool_result"] if after else []
+        assert answered == asked
+        if after:
+            assert before["role"] != after["role"]
+            kinds = [b["type"] for b in after["content"]]
+            assert kinds[: len(answered)] == ["tool_result"] * len(answered)
+            assert "tool_result" not in kinds[len(answered) :]
+
+
 # -- recordings --------------------------------------------------------------------------------------------------------
 
 
@@ -198,11 +217,12 @@ class Exchange:
     answer: Answer
 
 
+@functools.cache
 def read_recording(path: Path) -> list[Exchange]:
     if path.name.endswith(".chunks.txt"):
         raw = b"".join(b"data: %s\n\n" % line for line in path.read_bytes().splitlines() if line)
         return [Exchange("", None, streamed(raw))]
-    recorded = cast(Json, yaml.safe_load(path.read_text()))
+    recorded: Json = yaml.safe_load(path.read_text())
     out: list[Exchange] = []
     for item in recorded["interactions"]:
         response = item["response"]

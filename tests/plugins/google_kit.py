@@ -5,6 +5,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,10 +14,23 @@ from msgspec.structs import replace
 
 from adjourn.model import ModelReply, ModelRequest, ToolDefinition
 from adjourn.parts import Chunk, Message, Part, ToolRequest, ToolResponse
+from adjourn.plugins.google_genai import GoogleAI, VertexAI
 
 Json = Any
 KEY = "not-a-real-key-0123456789"
+FAST = {"client_args": {"verify": False}, "async_client_args": {"verify": False}}
+"""Reading certificates takes longer than a test, and nothing here is encrypted."""
 STAND_INS = (b"skip_thought_signature_validator", b"context_engineering_is_the_way_to_go")
+
+
+def gemini(server: "FakeGemini", **more: Any) -> GoogleAI:
+    """The plugin, pointed at the server."""
+    return GoogleAI(api_key=KEY, base_url=server.url, http_options=FAST, **more)
+
+
+def vertex(server: "FakeGemini", **more: Any) -> VertexAI:
+    """Vertex AI in express mode, pointed at the server."""
+    return VertexAI(api_key=KEY, base_url=server.url, http_options=FAST, **more)
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
@@ -53,7 +67,7 @@ class FakeGemini:
 
     async def __aenter__(self) -> "FakeGemini":
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**24)
-        self.url: str = "http://127.0.0.1:{}".format(self._server.sockets[0].getsockname()[1])
+        self.url: str = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -150,7 +164,8 @@ class Exchange:
     answer: Answer
 
 
-def exchanges(path: Path) -> list[Exchange]:
+@lru_cache
+def exchanges(path: Path) -> Sequence[Exchange]:
     """The exchanges with Gemini in a recording."""
     if path.suffix == ".txt":
         lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]

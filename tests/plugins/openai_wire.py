@@ -3,12 +3,12 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -49,6 +49,7 @@ class Server:
     requests: list[Json] = field(default_factory=list[Json])
     paths: list[str] = field(default_factory=list[str])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def reply_json(body: Any, status: int = 200, **headers: str) -> Answer:
@@ -63,8 +64,21 @@ def reply_events(events: Sequence[Any], *, done: bool = True, **options: Any) ->
     )
 
 
+def as_stream(answer: Answer) -> Answer:
+    """A whole reply in the fewest events; one that is streamed already as it is."""
+    if answer.content_type != "application/json":
+        return answer
+    reply = json.loads(answer.body)
+    if "choices" not in reply:
+        event = {"type": f"response.{reply.get('status')}", "response": reply}
+        return replace(answer, body=reply_events([event]).body, content_type="text/event-stream")
+    choice = reply["choices"][0]
+    chunk = {**reply, "choices": [{"index": 0, "delta": choice["message"], "finish_reason": choice["finish_reason"]}]}
+    return replace(answer, body=reply_events([chunk]).body, content_type="text/event-stream")
+
+
 @asynccontextmanager
-async def serving(*answers: Answer) -> AsyncIterator[Server]:
+async def serving(*answers: Answer) -> AsyncGenerator[Server, None]:
     server = Server("", list(answers))
     writers: list[asyncio.StreamWriter] = []
     handlers: set[asyncio.Task[Any]] = set()
@@ -102,7 +116,10 @@ async def _one(server: Server, reader: asyncio.StreamReader, writer: asyncio.Str
     server.requests.append(json.loads(body))
     server.paths.append(head[0].split()[1])
     server.headers.append(headers)
+    server.asked.set()
     answer = server.answers[len(server.requests) - 1]
+    if server.requests[-1].get("stream") and answer.status == 200:
+        answer = as_stream(answer)
     if answer.delay:
         await asyncio.sleep(answer.delay)
     lines = [f"HTTP/1.1 {answer.status} Said", f"content-type: {answer.content_type}", "transfer-encoding: chunked"]
@@ -126,7 +143,7 @@ async def _one(server: Server, reader: asyncio.StreamReader, writer: asyncio.Str
 @asynccontextmanager
 async def talking(
     key: str, api: Any, *answers: Answer, model: str = "m", **options: Any
-) -> AsyncIterator[tuple[Model, Server]]:
+) -> AsyncGenerator[tuple[Model, Server], None]:
     """A model of the plugin, and the server it talks to. `key` "openai" is the plugin OpenAI."""
     async with serving(*answers) as server:
         plugin = plugin_for(key, api, server.url, **options)
@@ -177,10 +194,9 @@ def _exchange(given: Any) -> Exchange:
 def _body(side: Any) -> bytes:
     if "parsed_body" in side:
         return json.dumps(side["parsed_body"]).encode()
-    body = side.get("body")
-    if isinstance(body, dict):
-        body = body.get("string")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    raw: bytes = body.encode() if isinstance(body, str) else body or b""  # pyright: ignore[reportUnknownVariableType]
+    body: Any = side.get("body")
+    body = cast(Json, body).get("string") if isinstance(body, dict) else body
+    raw: bytes = body.encode() if isinstance(body, str) else body or b""
     return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
 
 

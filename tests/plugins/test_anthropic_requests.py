@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from adjourn import (
@@ -22,8 +24,9 @@ from adjourn import (
 from adjourn.model import ModelRequest, ToolDefinition
 from adjourn.parts import Media, Message, Part, ToolRequest, ToolResponse
 from adjourn.plugins.anthropic import Anthropic, AnthropicConfig
+from adjourn.plugins.anthropic.requests import Names, build_body
 from adjourn.transcript import load, raw
-from plugins.anthropic_kit import Answer, Json, ask, either, message, says, serving, text, tool_use
+from plugins.anthropic_kit import Answer, Json, ask, assert_valid, either, message, says, serving, text, tool_use
 
 MODEL = "anthropic/claude-sonnet-5"
 THINKING = {"type": "thinking", "thinking": "Paris, then Rome.", "signature": "c2lnLTE="}
@@ -193,9 +196,7 @@ async def test_a_pause_keeps_thinking_byte_for_byte_into_a_fresh_process() -> No
 
         fresh = app(plugin)
         messages = load(stored)
-        answers = [
-            restart_tool(p) for p in messages[-1].content if p.tool_request is not None and "interrupt" in (p.metadata or {})
-        ]
+        answers = [restart_tool(interrupt=p) for p in messages[-1].tool_requests]
         assert len(answers) == 2
         done = await fresh.generate(messages=messages, tools=[pay], resume_restart=answers)
     assert done.text == "Done."
@@ -210,7 +211,7 @@ async def test_a_streamed_pause_in_a_session_is_answered_from_the_store_alone() 
             turn = session.send("Pay them.")
             reasoning = "".join([c.reasoning async for c in turn.stream])
             assert (await turn.output).finish_reason == "interrupted"
-            session_id = session.session_id
+            session_id = session.id
         assert reasoning == "Paris, then Rome."
 
         again = app(plugin).define_agent("payer", tools=[pay], store=store)
@@ -219,7 +220,6 @@ async def test_a_streamed_pause_in_a_session_is_answered_from_the_store_alone() 
             await first.restart().output
             output = await second.respond("not needed").output
     assert output.text == "Done."
-    assert [b["stream"] for b in server.bodies] == [True, False] or all(b["stream"] for b in server.bodies)
     assert server.bodies[1]["messages"][1:] == [
         {"role": "assistant", "content": TWO},
         {"role": "user", "content": [result("toolu_1", "paid Ann"), result("toolu_2", "not needed")]},
@@ -283,7 +283,10 @@ async def test_extras_of_other_providers_are_left_out_and_calls_stay_paired() ->
         ),
         Message(
             "tool",
-            [Part(tool_response=ToolResponse("a.b", "call:1", 0)), Part(tool_response=ToolResponse("a.b", None, False))],
+            [
+                Part(tool_response=ToolResponse("a.b", "call:1", 0)),
+                Part(tool_response=ToolResponse("a.b", None, False)),
+            ],
         ),
         Message("model", [Part(reasoning="only this")]),
         Message("user", [Part(text="And?")]),
@@ -326,7 +329,7 @@ async def test_the_settings_reach_the_body_and_the_headers() -> None:
         raw={"container": "c1"},
     )
     async with serving(scripted(ENDS)) as (server, plugin):
-        schema = {"type": "object", "properties": {}}
+        schema: Json = {"type": "object", "properties": {}}
         await ask(plugin, says("Go.", config=config, tools=[ToolDefinition("t", "", schema)]), "claude-opus-4-8")
     body, headers = server.bodies[0], server.seen[0].headers
     assert body["max_tokens"] == 8192 + 2000
@@ -360,6 +363,65 @@ async def test_a_later_system_message_stays_in_place_or_goes_to_the_head_by_mode
     assert new["messages"][1] == {"role": "system", "content": [text("Two.")]}
     assert old["system"] == [text("One."), text("Two.")]
     assert len(old["messages"]) == 1
+
+
+async def test_thinking_is_off_for_a_round_that_was_begun_without_it() -> None:
+    config = {"thinking": 2000}
+    call = Part(tool_request=ToolRequest("t", "call_1", {}))
+    signed = Part(reasoning="hm", metadata={"anthropic": {"type": "thinking", "signature": "c2ln"}})
+    answer = Message("tool", [Part(tool_response=ToolResponse("t", "call_1", "x"))])
+    user = Message("user", [Part(text="Go.")])
+    assert "thinking" not in await sent(user, Message("model", [call]), answer, config=config)
+    assert "thinking" in await sent(user, Message("model", [signed, call]), answer, config=config)
+    assert "thinking" in await sent(
+        user, Message("model", [call]), answer, user, config=config | {"thinking": {"type": "adaptive"}}
+    )
+
+
+async def test_a_server_tool_that_never_ended_is_left_out_once_the_conversation_has_gone_on() -> None:
+    begun: Json = {"type": "server_tool_use", "id": "srv_1", "name": "code_execution", "input": {}}
+    server = Part(custom={"type": "server_tool_use"}, metadata={"anthropic": begun})
+    call = Part(tool_request=ToolRequest("t", "call_1", {}))
+    answer = Message("tool", [Part(tool_response=ToolResponse("t", "call_1", "x"))])
+    user = Message("user", [Part(text="Go.")])
+    waiting = await sent(user, Message("model", [server, call]), answer)
+    assert waiting["messages"][1]["content"][0] == begun
+    left = await sent(user, Message("model", [server]), user)
+    assert left["messages"] == [{"role": "user", "content": [text("Go.")]}] * 2
+    over = await sent(user, Message("model", [server, call]), answer, Message("model", [Part(text="So.")]), user)
+    assert [b["type"] for b in over["messages"][1]["content"]] == ["tool_use"]
+
+
+REFS = st.sampled_from([None, "toolu_1", "toolu_2", "call|3.a", "0"])
+NOTES = st.sampled_from(
+    [None, {"anthropic": {"type": "thinking", "signature": "s"}}, {"openai": {"id": "rs"}}, {"anthropic": 5}]
+)
+SAYINGS = st.one_of(
+    st.builds(Part, text=st.sampled_from(["", " ", "hm"])),
+    st.builds(Part, reasoning=st.sampled_from(["", "hm"]), metadata=NOTES),
+    st.builds(Part, custom=st.just({"x": 1}), metadata=NOTES),
+)
+
+
+@given(st.lists(st.tuples(st.lists(SAYINGS, max_size=3), st.lists(REFS, max_size=3), st.booleans()), max_size=5))
+def test_any_conversation_of_any_provider_makes_a_valid_request(
+    rounds: list[tuple[list[Part], list[str | None], bool]],
+) -> None:
+    """Empty replies, refs of any kind, twice in a round or missing, extras of others: turns stay paired and in order."""
+    messages = [Message("user", [Part(text="Go.")])]
+    for sayings, refs, spoken in rounds:
+        calls = [Part(tool_request=ToolRequest("a.b", ref, {})) for ref in refs]
+        messages.append(Message("model", [*sayings, *calls]))
+        if calls:
+            messages.append(
+                Message("tool", [Part(tool_response=ToolResponse("a.b", ref, i)) for i, ref in enumerate(refs)])
+            )
+        if spoken or not calls:
+            messages.append(Message("user", [Part(text="And?")]))
+    request = ModelRequest(messages)
+    body = build_body("claude-sonnet-5", request, AnthropicConfig(), Names(()))
+    assert_valid(body)
+    assert body == build_body("claude-sonnet-5", request, AnthropicConfig(), Names(()))
 
 
 class Line(BaseModel):

@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+
+from adjourn.model import ModelReply, ModelRequest
+from adjourn.parts import Chunk, Message, Part, ToolResponse, Usage, decode, encode
 from plugins.google_kit import (
     KEY,
-    Answer,
     FakeGemini,
     comparable,
     exchanges,
+    fcall,
+    gemini,
     ignore,
     messages_of,
     minted,
@@ -24,10 +28,6 @@ from plugins.google_kit import (
     request_of,
     signature_of,
 )
-
-from adjourn.model import ModelReply, ModelRequest
-from adjourn.parts import Chunk, Message, Part, ToolResponse, Usage, decode, encode
-from adjourn.plugins.google_genai import GoogleAI
 
 EXCHANGES = (
     "gemini/pydantic-ai__test_google_deferred_capability_announcement_live.yaml",
@@ -40,8 +40,10 @@ EXCHANGES = (
     "gemini/pydantic-ai__test_thinking_with_tool_calls_from_other_model.yaml",
     # Their Anthropic and OpenAI halves are other plugins'; here they are the foreign history.
     "multi-provider/pydantic-ai__test_anthropic_to_google_deferred_capability_history_replay.yaml",
-    "multi-provider/pydantic-ai__test_cross_provider_capability_replay"
-    "[openai-responses-gpt-5.4-google-gemini-3-flash-preview].yaml",
+    (
+        "multi-provider/pydantic-ai__test_cross_provider_capability_replay"
+        "[openai-responses-gpt-5.4-google-gemini-3-flash-preview].yaml"
+    ),
 )
 RESPONSES = {
     "gemini/ai__google-tool-call-gemini3.chunks.txt": [("weather", {"location": "San Francisco"})],
@@ -90,7 +92,7 @@ def rounds(path: Path) -> list[tuple[str, list[Any]]]:
 async def test_what_is_sent_is_what_the_provider_accepted(shared: Path, name: str) -> None:
     for model_name, recorded in rounds(shared / "recordings" / name):
         async with FakeGemini([e.answer for e in recorded]) as server:
-            plugin = GoogleAI(api_key=KEY, base_url=server.url)
+            plugin = gemini(server)
             model = plugin.model(model_name)
             messages: list[Message] = []
             reply: ModelReply | None = None
@@ -124,7 +126,7 @@ async def test_streamed_calls_are_read_whole_and_go_back_with_their_signature(sh
     signed = [p for r in given for p in r["candidates"][0]["content"]["parts"] if "thoughtSignature" in p]
     (recorded,) = exchanges(path)
     async with FakeGemini([recorded.answer, plain({"text": "done"})]) as server:
-        plugin = GoogleAI(api_key=KEY, base_url=server.url)
+        plugin = gemini(server)
         model = plugin.model(recorded.model)
         messages = [Message("user", [Part(text="go")])]
         chunks: list[Chunk] = []
@@ -147,7 +149,7 @@ async def test_a_recorded_answer_has_its_usage_reasons_and_notes(shared: Path) -
     path = shared / "recordings/gemini/pydantic-ai__test_native_output_with_function_tools_stream.yaml"
     first, second = exchanges(path)
     async with FakeGemini([first.answer, second.answer]) as server:
-        plugin = GoogleAI(api_key=KEY, base_url=server.url)
+        plugin = gemini(server)
         model = plugin.model(first.model)
         reply = await model(request_of(first.request, True), ignore)
         assert reply.usage == Usage(29, 12 + 69, 0, 69)
@@ -171,9 +173,8 @@ async def test_a_signature_is_kept_whatever_its_alphabet() -> None:
     raw = bytes(range(256))
     standard = base64.b64encode(raw).decode()
     for text in (standard, standard.replace("+", "-").replace("/", "_"), standard.rstrip("=")):
-        call = {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": text}
-        async with FakeGemini([plain(call), Answer()]) as server:
-            plugin = GoogleAI(api_key=KEY, base_url=server.url)
+        async with FakeGemini([plain(fcall("f", signature=text))]) as server:
+            plugin = gemini(server)
             reply = await plugin.model("gemini-3-flash-preview")(
                 ModelRequest([Message("user", [Part(text="x")])]), ignore
             )

@@ -1,5 +1,8 @@
-"""What is sent after each kind of decision, letter by letter, for both APIs."""
+"""What is sent after each kind of decision, letter by letter, for both APIs. The replies are constructed."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from adjourn.transcript import load, raw
 from plugins.openai_wire import Answer, Json, Server, plugin_for, reply_json, serving
 
 APIS = ("responses", "chat")
-REASONING = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAAA_-=="}
+REASONING: Json = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAAA_-=="}
 ASKED = [("call_1", "send", '{"to":"jane"}'), ("call_2", "send", '{"to": "joe"}'), ("call_3", "look", "{}")]
 
 
@@ -36,7 +39,7 @@ def calling(api: str, *calls: tuple[str, str, str]) -> Answer:
 
 def saying(api: str, text: str = "Done.") -> Answer:
     if api == "responses":
-        content = [{"type": "output_text", "text": text, "annotations": []}]
+        content: Any = [{"type": "output_text", "text": text, "annotations": []}]
         item = {"type": "message", "id": "msg_1", "role": "assistant", "phase": "final_answer", "content": content}
         return reply_json({"id": "resp_2", "status": "completed", "store": False, "output": [item]})
     return reply_json({"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]})
@@ -80,47 +83,57 @@ class World:
         self.looked = 0
 
         @self.ai.tool()
-        async def send(to: str, ctx: ToolRunContext) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+        async def send(to: str, ctx: ToolRunContext) -> dict[str, Any]:
             if not ctx.is_resumed():
                 raise Interrupt({"to": to})
             return {"sent": to}
 
         @self.ai.tool()
-        async def look() -> str:  # pyright: ignore[reportUnusedFunction]
+        async def look() -> str:
             self.looked += 1
             return "nothing"
+
+    async def generate(self, prompt: str | None = None, **options: Any) -> Any:
+        return await self.ai.generate(prompt, tools=["send", "look"], **options)
+
+
+@asynccontextmanager
+async def world_of(api: str, *answers: Answer) -> AsyncGenerator[tuple[World, Server], None]:
+    async with serving(*answers) as server, opened(api, server) as world:
+        yield world, server
+
+
+@asynccontextmanager
+async def opened(api: str, server: Server) -> AsyncGenerator[World, None]:
+    world = World(api, server)
+    try:
+        yield world
+    finally:
+        await world.plugin.aclose()
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_after_a_respond(api: str) -> None:
-    async with serving(calling(api, *ASKED[:1]), saying(api)) as server:
-        world = World(api, server)
-        paused = await world.ai.generate("Go.")
-        done = await world.ai.generate(
-            resume_respond=respond_to_interrupt({"ok": False}, interrupt=paused.interrupts[0])
-        )
-        await world.plugin.aclose()
+    async with world_of(api, calling(api, *ASKED[:1]), saying(api)) as (world, server):
+        paused = await world.generate("Go.")
+        done = await world.generate(resume_respond=respond_to_interrupt({"ok": False}, interrupt=paused.interrupts[0]))
     assert done.text == "Done."
     assert items_of(server) == [USER, *sent(api, *ASKED[:1]), result(api, "call_1", '{"ok":false}')]
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_after_a_restart(api: str) -> None:
-    async with serving(calling(api, *ASKED[:1]), saying(api)) as server:
-        world = World(api, server)
-        paused = await world.ai.generate("Go.")
-        await world.ai.generate(resume_restart=restart_tool(interrupt=paused.interrupts[0]))
-        await world.plugin.aclose()
+    async with world_of(api, calling(api, *ASKED[:1]), saying(api)) as (world, server):
+        paused = await world.generate("Go.")
+        await world.generate(resume_restart=restart_tool(interrupt=paused.interrupts[0]))
     assert items_of(server) == [USER, *sent(api, *ASKED[:1]), result(api, "call_1", '{"sent":"jane"}')]
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_after_a_decline(api: str) -> None:
-    async with serving(calling(api, *ASKED[:1]), saying(api)) as server:
-        world = World(api, server)
-        paused = await world.ai.generate("Go.")
-        await world.ai.generate(resume_respond=decline_interrupt("Not now.", interrupt=paused.interrupts[0]))
-        await world.plugin.aclose()
+    async with world_of(api, calling(api, *ASKED[:1]), saying(api)) as (world, server):
+        paused = await world.generate("Go.")
+        await world.generate(resume_respond=decline_interrupt("Not now.", interrupt=paused.interrupts[0]))
     declined = '{"declined":true,"reason":"Not now."}'
     assert items_of(server) == [USER, *sent(api, *ASKED[:1]), result(api, "call_1", declined)]
 
@@ -128,10 +141,8 @@ async def test_after_a_decline(api: str) -> None:
 @pytest.mark.parametrize("api", APIS)
 async def test_after_a_correction(api: str) -> None:
     wrong = ("call_0", "send", '{"whom":"jane"}')
-    async with serving(calling(api, wrong), saying(api)) as server:
-        world = World(api, server)
-        await world.ai.generate("Go.")
-        await world.plugin.aclose()
+    async with world_of(api, calling(api, wrong), saying(api)) as (world, server):
+        await world.generate("Go.")
     *before, answer = items_of(server)
     assert before == [USER, *sent(api, wrong)]
     text = answer.get("output") or answer["content"]
@@ -142,10 +153,8 @@ async def test_after_a_correction(api: str) -> None:
 @pytest.mark.parametrize("api", APIS)
 async def test_after_arguments_that_are_no_json(api: str) -> None:
     wrong = ("call_0", "send", '{"to":"jane')
-    async with serving(calling(api, wrong), saying(api)) as server:
-        world = World(api, server)
-        done = await world.ai.generate("Go.")
-        await world.plugin.aclose()
+    async with world_of(api, calling(api, wrong), saying(api)) as (world, server):
+        done = await world.generate("Go.")
     assert done.text == "Done."
     # A server that parses what it gets back must be able to; OpenAI's own takes any text.
     back = wrong if api == "responses" else ("call_0", "send", '{"malformed_arguments":"{\\"to\\":\\"jane"}')
@@ -156,14 +165,12 @@ async def test_after_arguments_that_are_no_json(api: str) -> None:
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_partial_answer_sends_nothing_and_the_rest_sends_all_in_call_order(api: str) -> None:
-    async with serving(calling(api, *ASKED), saying(api)) as server:
-        world = World(api, server)
-        paused = await world.ai.generate("Go.")
+    async with world_of(api, calling(api, *ASKED), saying(api)) as (world, server):
+        paused = await world.generate("Go.")
         first, second = paused.interrupts
-        partly = await world.ai.generate(resume_restart=restart_tool(interrupt=second))
+        partly = await world.generate(resume_restart=restart_tool(interrupt=second))
         assert (partly.finish_reason, len(server.requests), len(partly.interrupts)) == ("interrupted", 1, 1)
-        await world.ai.generate(resume_respond=respond_to_interrupt("by hand", interrupt=partly.interrupts[0]))
-        await world.plugin.aclose()
+        await world.generate(resume_respond=respond_to_interrupt("by hand", interrupt=partly.interrupts[0]))
     assert first.payload == {"to": "jane"}
     assert world.looked == 1
     results = [("call_1", "by hand"), ("call_2", '{"sent":"joe"}'), ("call_3", "nothing")]
@@ -172,16 +179,14 @@ async def test_a_partial_answer_sends_nothing_and_the_rest_sends_all_in_call_ord
 
 @pytest.mark.parametrize("api", APIS)
 async def test_after_an_abort_the_next_message_goes_out_with_every_call_closed(api: str) -> None:
-    async with serving(calling(api, *ASKED[:1]), saying(api), saying(api, "Hello.")) as server:
-        world = World(api, server)
-        agent = world.ai.define_agent("a", tools=[world.ai.tools["send"]])
+    async with world_of(api, calling(api, *ASKED[:1]), saying(api), saying(api, "Hello.")) as (world, server):
+        agent = world.ai.define_agent("a", tools=["send"])
         session = agent.connect()
         turn = session.send("Go.")
         assert (await turn.output).finish_reason == "interrupted"
         await session.abort("changed my mind")
         assert (await session.send("Go on.").output).text == "Done."
         assert (await session.send("Hello?").output).text == "Hello."
-        await world.plugin.aclose()
     cancelled = '{"cancelled":true,"reason":"The turn was cancelled before this was done."}'
     first = [USER, *sent(api, *ASKED[:1]), result(api, "call_1", cancelled), {"role": "user", "content": "Go on."}]
     assert items_of(server, 1) == first
@@ -190,17 +195,13 @@ async def test_after_an_abort_the_next_message_goes_out_with_every_call_closed(a
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_pause_saved_as_json_resumes_elsewhere_with_reasoning_beside_its_call(api: str) -> None:
-    async with serving(calling(api, *ASKED[:2]), saying(api)) as server:
-        world = World(api, server)
-        saved = raw((await world.ai.generate("Go.")).messages)
-        await world.plugin.aclose()
-
-        other = World(api, server)
-        messages: list[Message] = load(saved)
-        paused = [p for p in messages[-1].content if p.tool_request is not None]
-        answers = [respond_to_interrupt(n, interrupt=p) for n, p in enumerate(paused)]
-        done = await other.ai.generate(messages=messages, resume_respond=answers)
-        await other.plugin.aclose()
+    async with world_of(api, calling(api, *ASKED[:2]), saying(api)) as (world, server):
+        saved = raw((await world.generate("Go.")).messages)
+        async with opened(api, server) as other:
+            messages: list[Message] = load(saved)
+            paused = [p for p in messages[-1].content if p.tool_request is not None]
+            answers = [respond_to_interrupt(n, interrupt=p) for n, p in enumerate(paused)]
+            done = await other.generate(messages=messages, resume_respond=answers)
     assert done.text == "Done."
     results = [result(api, "call_1", "0"), result(api, "call_2", "1")]
     assert items_of(server) == [USER, *sent(api, *ASKED[:2]), *results]
@@ -208,10 +209,8 @@ async def test_a_pause_saved_as_json_resumes_elsewhere_with_reasoning_beside_its
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_conversation_that_moves_elsewhere_leaves_the_reasoning_behind(api: str) -> None:
-    async with serving(calling(api, *ASKED[2:]), saying(api), saying("chat", "Elsewhere.")) as server:
-        world = World(api, server)
-        done = await world.ai.generate("Go.")
-        await world.plugin.aclose()
+    async with world_of(api, calling(api, *ASKED[2:]), saying(api), saying("chat", "Elsewhere.")) as (world, server):
+        done = await world.generate("Go.")
         other = plugin_for("groq", "chat", server.url)
         moved = await Adjourn(plugins=[other], model="groq/x").generate("Hello?", messages=done.messages)
         await other.aclose()
@@ -224,14 +223,11 @@ async def test_a_conversation_that_moves_elsewhere_leaves_the_reasoning_behind(a
 
 async def test_an_abort_in_the_middle_of_a_call_leaves_no_half_message() -> None:
     slow = Answer(saying("chat").body, delay=5.0)
-    async with serving(slow, saying("chat")) as server:
-        world = World("chat", server)
+    async with world_of("chat", slow, saying("chat")) as (world, server):
         signal = AbortSignal()
         running = world.ai.generate_stream("Go.", abort_signal=signal)
-        while not server.requests:
-            await __import__("asyncio").sleep(0.01)
+        await asyncio.wait_for(server.asked.wait(), 5)
         signal.abort()
         aborted = await running.response
         assert aborted.finish_reason == "aborted"
-        assert aborted.messages == [*aborted.messages[:1]]
-        await world.plugin.aclose()
+        assert aborted.messages == aborted.messages[:1]

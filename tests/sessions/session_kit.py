@@ -66,17 +66,15 @@ def _store_class(module: str, name: str) -> Any:
 
 def _postgres_place(store_class: Any, dsn: str) -> Place:
     import psycopg
-    from psycopg.conninfo import make_conninfo
 
     schema = f"t_{uuid.uuid4().hex}"
+    place = Place("postgres", lambda: store_class(dsn, schema=schema, connections=2))
 
-    def run(sql: str) -> None:
+    def drop() -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(sql.encode())
+            connection.execute(f'drop schema if exists "{schema}" cascade'.encode())
 
-    run(f'create schema "{schema}"')
-    place = Place("postgres", lambda: store_class(make_conninfo(dsn, options=f"-c search_path={schema}")))
-    place.at_end(lambda: run(f'drop schema "{schema}" cascade'))
+    place.at_end(drop)
     return place
 
 

@@ -1,6 +1,7 @@
 """Abort is no pause, and a failed or aborted turn is a place to go on from."""
 
 import asyncio
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -160,6 +161,60 @@ async def test_cancelling_who_waits_for_a_turn_leaves_the_turn_alone(world: Worl
     waiter.cancel()
     gate.set()
     assert (await turn.output).text == "late"
+
+
+class Holding:
+    """A store that keeps its nth commit back until it is let go; later ones pass it by."""
+
+    def __init__(self, inner: Any, position: int) -> None:
+        self.lease_seconds = inner.lease_seconds
+        self.held = asyncio.Event()
+        self._inner = inner
+        self._position = position
+        self._commits = 0
+        self._let_go: Any = None
+
+    def submit(self, work: Any, *, read: bool = False) -> Any:
+        if not read:
+            self._commits += 1
+        if read or self._commits - 1 != self._position:
+            return self._inner.submit(work, read=read)
+        future: Future[Any] = Future()
+        self._let_go = lambda: future.set_result(self._inner.submit(work).result())
+        self.held.set()
+        return future
+
+    def let_go(self) -> None:
+        self._let_go()
+
+    def subscribe(self, callback: Any) -> Any:
+        return self._inner.subscribe(callback)
+
+    def close(self) -> None:
+        pass
+
+
+async def test_an_abort_while_a_commit_is_under_way_comes_after_it_and_loses_nothing(world: World) -> None:
+    slow = Slow()
+    store = Holding(world.place.open(), 1)
+    process = world.process([call("slow"), call("look", {"key": "a"})], define=slow, store=store)
+    session = process.connect()
+    turn = session.send("go")
+    await store.held.wait()
+    turn.abort("enough")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    store.let_go()
+    assert (await turn.output).finish_reason == "aborted"
+    again = await world.process("next", define=Slow()).connect(session.id).load()
+    assert outputs_of(again.messages)[1] == {"found": "a"}
+    assert outputs_of(again.messages)[0]["cancelled"] is True
+    events = [
+        e for s in await process.ai.sessions.snapshots(session.id) for e in await process.ai.sessions.events(s.id)
+    ]
+    assert [type(e).__name__ for e in events].count("ToolReturned") == 1
+    assert (await again.send("again").output).text == "next"
+    assert_sendable(again.messages)
 
 
 # -- retry -----------------------------------------------------------------------------------------------------------

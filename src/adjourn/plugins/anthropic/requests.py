@@ -69,6 +69,8 @@ def build_body(model: str, request: ModelRequest, config: AnthropicConfig, names
         choice = _tool_choice(config, names)
         if choice is not None:
             body["tool_choice"] = choice
+    if thinking is not None and thinking.get("type") == "enabled" and _in_unsigned_round(turns):
+        thinking = None  # for this one request; with the next message the model thinks again
     optional = {
         "temperature": config.temperature,
         "top_p": config.top_p,
@@ -131,6 +133,13 @@ def _tool_choice(config: AnthropicConfig, names: Names) -> Block | None:
     return choice
 
 
+def _in_unsigned_round(turns: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the round that goes on was begun without thinking, by another model, say. The API refuses to join in late."""
+    if len(turns) < 2 or turns[-1]["content"][0]["type"] != "tool_result":
+        return False
+    return turns[-2]["content"][0]["type"] not in ("thinking", "redacted_thinking")
+
+
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
@@ -190,14 +199,19 @@ def _present(blocks: Sequence[Block | None]) -> list[Block]:
 
 
 def _drop_unanswered_server_tools(turns: list[dict[str, Any]]) -> None:
-    """A server tool that was begun and whose result never came is refused, except where the model is to go on with it."""
+    """A server tool that was begun and whose result never came is refused, except where the model is to go on with it.
+
+    It is where that turn is the last, or where the results of our tools follow it, which the server's tool may wait for.
+    """
     begun = [(t, b) for t in turns for b in t["content"] if b["type"] == "server_tool_use"]
     if not begun:
         return
     answered = {b.get("tool_use_id") for t in turns for b in t["content"] if b["type"] != "tool_result"}
-    latest = next(t for t in reversed(turns) if t["role"] == "assistant")
+    last = len(turns) - 1
+    latest = max(i for i, t in enumerate(turns) if t["role"] == "assistant")
+    going_on = latest == last or any(b["type"] == "tool_result" for b in turns[latest + 1]["content"])
     for turn, block in begun:
-        if block.get("id") not in answered and turn is not latest:
+        if block.get("id") not in answered and not (going_on and turn is turns[latest]):
             turn["content"] = [b for b in turn["content"] if b is not block]
     turns[:] = [t for t in turns if t["content"]]
 

@@ -65,8 +65,11 @@ def read_config(value: Any) -> GoogleConfig:
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"config= of a Gemini model takes a GoogleConfig or a dict, not a {type(value).__name__}")
     given = cast(Mapping[str, Any], value)
+    plain = {_camel(k): v for k, v in given.items()}
+    if "maxTokens" in plain:  # others' name for it, so that one dict serves several providers
+        plain["maxOutputTokens"] = plain.pop("maxTokens")
     try:
-        return convert({_camel(k): v for k, v in given.items()}, GoogleConfig)
+        return convert(plain, GoogleConfig)
     except InvalidRequest as e:
         raise InvalidRequest(f"{e} (other fields of the SDK's GenerateContentConfig go into `extra`)") from None
 

@@ -114,7 +114,7 @@ def _adapt(schema: dict[str, Any], what: str) -> dict[str, Any]:
         schema["enum"] = [schema.pop("const")]
     types = schema.get("type")
     if isinstance(types, list):
-        schema = _split_types(schema, cast(list[str], types))
+        schema = _split_types(schema, cast(list[str], types), what)
     if "enum" in schema:
         schema = _split_enum(schema)
     notes = [text.format(_plain(schema[k])) for k, text in _WORDS if k in schema and _unsaid(k, schema[k])]
@@ -157,11 +157,11 @@ def _merged(schema: dict[str, Any], what: str) -> dict[str, Any]:
     return out
 
 
-def _split_types(schema: dict[str, Any], types: list[str]) -> dict[str, Any]:
+def _split_types(schema: dict[str, Any], types: list[str], what: str) -> dict[str, Any]:
     """`{"type": ["string", "null"], ...}` as an anyOf, with each keyword on the kind that it is about."""
     beside = {k: v for k, v in schema.items() if k in ("title", "description", "default", "$defs")}
     rest = {k: v for k, v in schema.items() if k not in beside and k != "type"}
-    return {**beside, "anyOf": [{"type": t} if t == "null" else {"type": t, **rest} for t in types]}
+    return {**beside, "anyOf": [{"type": t} if t == "null" else _adapt({"type": t, **rest}, what) for t in types]}
 
 
 def _split_enum(schema: dict[str, Any]) -> dict[str, Any]:

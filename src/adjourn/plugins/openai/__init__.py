@@ -92,7 +92,7 @@ class OpenAICompatible:
         self._api = api
         self._dialect = dialect or Dialect()
         self._models = list(models)
-        self._connection = Connection(name, settings)
+        self._connection = Connection(name, settings, foreign=True)
 
     def model(self, name: str) -> Model:
         """The model of this name. Raises MissingExtra, and UnknownModel where `models` were given and it is none."""

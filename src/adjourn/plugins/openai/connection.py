@@ -29,8 +29,11 @@ class Connection:
     The SDK's own retries are off unless asked for: how often a model is called is the application's to decide.
     """
 
-    def __init__(self, provider: str, settings: Mapping[str, Any], client: Any = None) -> None:
+    def __init__(
+        self, provider: str, settings: Mapping[str, Any], client: Any = None, *, foreign: bool = False
+    ) -> None:
         self.provider = provider
+        self._foreign = foreign
         self._settings = settings
         self._given = client
         # A pool of connections belongs to its loop; scripts that call asyncio.run twice have two.
@@ -55,8 +58,8 @@ class Connection:
             client = openai.AsyncOpenAI(**self._settings)
         except openai.OpenAIError as e:
             raise ModelError(f"{self.provider}: {errors.clean(str(e))}", provider=self.provider) from None
-        if self._settings.get("api_key") == NO_KEY:
-            # Likewise from the environment, and nobody else's business.
+        if self._foreign:
+            # The SDK takes these from the environment, and they are nobody else's business.
             client.organization = client.project = None
         return client
 
@@ -99,7 +102,7 @@ class Connection:
                 if isinstance(event, dict):
                     yield cast(Json, event)
         except Exception as e:
-            error = errors.from_sdk(e, self.provider, self._secret)
+            error = errors.from_sdk(e, self.provider, self._secret, begun=stream is not None)
             if error is None:
                 raise
             raise error from e

@@ -48,8 +48,11 @@ def in_band(error: Any, provider: str, secret: str = "", request_id: str | None 
     return _made(provider, message or kind or "it failed without a word", status, retryable, None, request_id, secret)
 
 
-def from_sdk(error: Exception, provider: str, secret: str = "") -> ModelError | None:
-    """The ModelError for what the SDK (or the HTTP library below it) raised; None for what is neither's."""
+def from_sdk(error: Exception, provider: str, secret: str = "", *, begun: bool = False) -> ModelError | None:
+    """The ModelError for what the SDK (or the HTTP library below it) raised; None for what is neither's.
+
+    `begun`: it happened within a stream.
+    """
     import openai
 
     made: ModelError | None = None
@@ -59,7 +62,11 @@ def from_sdk(error: Exception, provider: str, secret: str = "") -> ModelError | 
         made = ModelError(f"{provider}: no answer in time", provider=provider, retryable=True)
     elif isinstance(error, openai.APIConnectionError):
         reason = clean(str(error.__cause__ or error), secret)
-        made = ModelError(f"{provider} cannot be reached: {reason}", provider=provider, retryable=True)
+        made = (
+            broken_off(provider, reason)
+            if begun
+            else ModelError(f"{provider} cannot be reached: {reason}", provider=provider, retryable=True)
+        )
     elif isinstance(error, openai.APIError):  # an error event within a stream
         made = in_band(error.body or {"message": error.message}, provider, secret)
     elif isinstance(error, openai.OpenAIError):
@@ -143,7 +150,7 @@ def _may_work_later(status: int) -> bool:
 def _said(body: Any) -> tuple[int | None, str, str]:
     """Status, code word and message out of any of the shapes in which servers write an error."""
     if isinstance(body, str):
-        return None, "", body
+        return None, "", "" if body.lstrip().startswith("<") else body
     if not isinstance(body, Mapping):
         return None, "", ""
     given = cast(Mapping[str, Any], body)

@@ -196,4 +196,4 @@ INSERT INTO $schema.format (version) VALUES (0);
 UPDATE $schema.format SET version = $1;
 
 -- name: notify
-SELECT pg_notify($1, '');
+SELECT pg_notify($1, $2);

@@ -1,0 +1,171 @@
+"""The contract suite, on models that keep it and on models that break it in one way each."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from adjourn.errors import ModelError
+from adjourn.model import Emit, FunctionModel, Model, ModelReply, ModelRequest, as_reply
+from adjourn.parts import Chunk, Message, Part, ToolRequest, Usage
+from adjourn.plugins.anthropic import Anthropic
+from adjourn.resilience import fallback_model, retry_model
+from adjourn.testing import ScriptedModel
+from adjourn.testing_models import check_model, transcripts
+from adjourn.transcript import check_sendable
+from plugins.anthropic_kit import API_KEY, Answer, Json, assert_valid, either, message, serving, text, tool_use
+
+
+def last_text(request: ModelRequest) -> str:
+    return next(t for m in reversed(request.messages) if m.role == "user" for p in m.content if (t := p.text))
+
+
+def echo(request: ModelRequest) -> str:
+    return "You said: " + last_text(request)
+
+
+async def test_the_transcripts_of_the_suite_are_what_the_loop_sends() -> None:
+    for messages in transcripts().values():
+        check_sendable(messages)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ScriptedModel(["ok"], chunks=[["o", "k"]], repeat_last=True),
+        ScriptedModel(["ok"], repeat_last=True),
+        lambda: FunctionModel(echo),
+        lambda: retry_model(FunctionModel(echo)),
+        lambda: fallback_model(
+            ScriptedModel([ModelError("no", retryable=True)], repeat_last=True), FunctionModel(echo)
+        ),
+    ],
+)
+async def test_models_of_ours_keep_the_contract(make: Any) -> None:
+    failing = ScriptedModel([ModelError("no", retry_after=1.0)], repeat_last=True)
+    done = await check_model(make, failing=failing)
+    assert not done.skipped
+    assert len(done.passed) == len(transcripts()) + 6
+
+
+async def test_what_is_left_out_is_told() -> None:
+    done = await check_model(ScriptedModel(["ok"], repeat_last=True), tools=False)
+    assert "errors are ModelErrors" in done.skipped
+    assert done.skipped["it goes on after parallel calls"] == "tools=False"
+    assert "it goes on after a correction of the output" in done.passed
+
+
+async def test_the_anthropic_plugin_keeps_the_contract_in_front_of_a_server() -> None:
+    calls = 0
+
+    def answer(request: Json) -> Answer:
+        nonlocal calls
+        last = request["messages"][-1]["content"][-1]
+        said = last["text"] if last["type"] == "text" else "a result"
+        thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+        if "Use the tool" in said:
+            calls += 1
+            return either(message(thinking, tool_use(f"toolu_{calls}", "get_weather", city="Paris")), request)
+        return either(message(thinking, text(f"You said: {said}")), request)
+
+    def expect(request: ModelRequest, reply: ModelReply) -> None:
+        if request.messages[-1].role == "user" and not reply.message.tool_requests:
+            assert reply.message.text == echo(request)
+
+    async with serving(answer) as (server, plugin):
+        nobody = Anthropic(api_key=API_KEY, base_url="http://127.0.0.1:1")
+        done = await check_model(lambda: plugin.model("claude-test"), failing=nobody.model("x"), expect=expect)
+        await nobody.aclose()
+    assert not done.skipped
+    assert calls == 2
+    for body in server.bodies:
+        assert_valid(body)
+
+
+def replying(make: Callable[[], Any]) -> Model:
+    def reply(request: ModelRequest) -> Any:
+        return make()
+
+    return FunctionModel(reply)
+
+
+def calling(**fields: Any) -> Model:
+    return replying(lambda: [Part(tool_request=ToolRequest(**fields))])
+
+
+def streaming(*chunks: Chunk) -> Model:
+    def reply(request: ModelRequest, emit: Emit) -> str:
+        for chunk in chunks if request.streaming else ():
+            emit(chunk)
+        return "ok"
+
+    return FunctionModel(reply)
+
+
+def changing(request: ModelRequest) -> str:
+    messages: Any = request.messages
+    messages.append(Message("model", [Part(text="mine")]))
+    return "ok"
+
+
+def leaving_a_task(request: ModelRequest, emit: Emit) -> Any:
+    async def run() -> str:
+        task = asyncio.ensure_future(asyncio.sleep(3))
+        LEFT.append(task)
+        await asyncio.sleep(0.01)
+        task.cancel()
+        return "ok"
+
+    return run()
+
+
+LEFT: list[Any] = []
+
+
+def late(request: ModelRequest, emit: Emit) -> str:
+    asyncio.get_running_loop().call_soon(emit, Chunk(content=[Part(text="ok")]))
+    return "ok"
+
+
+CLASH = [Part(tool_request=ToolRequest("a", "same", {})), Part(tool_request=ToolRequest("b", "same", {}))]
+
+
+@pytest.mark.parametrize(
+    "model,problem",
+    [
+        (replying(lambda: Message("user", [Part(text="hi")])), "role"),
+        (replying(lambda: as_reply("x").__class__(Message("model", []), "interrupted")), "finish reason"),
+        (replying(lambda: ModelReply(Message("model", []), usage=Usage(1, 0, 5))), "share of the input"),
+        (replying(lambda: [Part(text="a", reasoning="b")]), "one kind"),
+        (replying(lambda: CLASH), "same ref"),
+        (calling(name="a", ref="", input={}), "ref is empty"),
+        (calling(name="", ref="x", input={}), "no name"),
+        (calling(name="a", input="{bro"), "malformed"),
+        (calling(name="a", input=None), "malformed"),
+        (streaming(Chunk(content=[Part(text="o")])), "chunks say 'o'"),
+        (streaming(Chunk(role="tool", content=[Part(text="ok")])), "role 'tool'"),
+        (FunctionModel(changing), "request was changed"),
+        (FunctionModel(leaving_a_task), "tasks are left"),
+        (FunctionModel(late), "after the reply"),
+        (ScriptedModel([ModelError("down")], repeat_last=True), "the call failed: down"),
+    ],
+)
+async def test_a_model_that_breaks_the_contract_is_told_how(model: Model, problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
+        await check_model(model)
+    for task in LEFT:
+        task.cancel()
+    LEFT.clear()
+
+
+async def test_a_failure_must_be_a_model_error() -> None:
+    fine = ScriptedModel(["ok"], repeat_last=True)
+    for failing, problem in ((ScriptedModel([KeyError("x")], repeat_last=True), "KeyError"), (fine, "replied")):
+        with pytest.raises(AssertionError, match=problem):
+            await check_model(fine, failing=failing)
+
+
+async def test_a_model_that_never_answers_is_given_up_on() -> None:
+    with pytest.raises(AssertionError, match="patience"):
+        await check_model(ScriptedModel(["ok"], delay=60.0, repeat_last=True), patience=0.1)
