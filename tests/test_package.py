@@ -8,7 +8,17 @@ import adjourn
 from adjourn import errors
 
 ROOT = Path(__file__).resolve().parent.parent
-OPTIONAL = ("pydantic", "anthropic", "google.genai", "openai", "litestar", "psycopg", "temporalio", "opentelemetry", "needle")
+OPTIONAL = (
+    "pydantic",
+    "anthropic",
+    "google.genai",
+    "openai",
+    "litestar",
+    "psycopg",
+    "temporalio",
+    "opentelemetry",
+    "needle",
+)
 
 
 def test_the_public_list_is_complete_and_in_order() -> None:

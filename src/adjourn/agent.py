@@ -9,18 +9,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
-from adjourn.answer import Answer
 from adjourn.clock import Clock
-from adjourn.errors import DefinitionError, InvalidState, ModelError, SessionNotFound
-from adjourn.events import Expired, Limits, TurnEnded
-from adjourn.handle import AgentInit, AgentTurn, Resume, SessionState
+from adjourn.errors import (
+    DefinitionError,
+    InvalidRequest,
+    InvalidState,
+    ModelError,
+    SessionNotFound,
+)
+from adjourn.events import Limits, TurnEnded
+from adjourn.handle import AgentInit, AgentOutput, AgentTurn, Resume, SessionState
 from adjourn.lease import Keeper, transact
 from adjourn.ledger import INNER, Leg, Write, save
 from adjourn.loading import Loaded, load, stand
 from adjourn.model import Emit, Model, ModelReply, ModelRequest, ToolDefinition, as_reply
+from adjourn.nested import delegate
 from adjourn.observe import Observer
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, canonical, wire
 from adjourn.schema import Misfit, TypeShape
@@ -28,13 +33,14 @@ from adjourn.session import AgentSession
 from adjourn.setting import Handlers, Prepare, Setting, as_handlers
 from adjourn.state import Finished
 from adjourn.store import InMemoryLatestStateStore, MemoryStore, Snapshot, Store
-from adjourn.tool import Interrupt, Tool, ToolOptions, ToolRunContext, shape_of
+from adjourn.tool import Tool, ToolOptions, ToolRunContext, shape_of
 from adjourn.turn import record
 
 __all__ = [
     "Agent",
     "AgentInit",
     "AgentOptions",
+    "AgentOutput",
     "AgentSession",
     "AgentTurn",
     "CustomAgent",
@@ -149,7 +155,13 @@ class Agent:
 
     def connect(self, init: AgentInit | None = None) -> AgentSession:
         """Opens a session: a new one, a stored one by its id or one of its snapshots, or a client-managed state."""
-        return AgentSession(self, init or AgentInit())
+        init = init or AgentInit()
+        for given in (init.session_id, init.snapshot_id, init.owner):
+            if given is not None and (given.startswith(INNER) or not _is_text(given)):
+                raise InvalidRequest(
+                    f"{given!r} is no id that a session can have (it is empty, no text, or begins with {INNER!r})"
+                )
+        return AgentSession(self, init)
 
     async def get_snapshot(
         self, *, snapshot_id: str | None = None, session_id: str | None = None
@@ -182,7 +194,10 @@ class Agent:
         here = self.running.get(snapshot_id)
         if here is not None:
             here.abort(reason)
-            await here.settled()
+            if here.loop is asyncio.get_running_loop():
+                await here.settled()
+            else:
+                await self.wait(snapshot_id)  # it runs on another thread's loop
             return "pending"
         await self._abort_elsewhere(loaded, row, reason)
         return "pending"
@@ -284,9 +299,8 @@ class Agent:
     def verified(self, state: SessionState) -> SessionState:
         """The state. Raises InvalidState where its signature is missing or does not fit."""
         secrets = self._host.secrets
-        if secrets and not any(
-            hmac.compare_digest(_signature(s, self.name, state), state.signature or "") for s in secrets
-        ):
+        given = str(state.signature or "").encode(errors="replace")
+        if secrets and not any(hmac.compare_digest(_signature(s, self.name, state).encode(), given) for s in secrets):
             raise InvalidState(
                 "the session state was not signed by this application, or was altered since; it was refused. Pass the "
                 "client_state exactly as it was given"
@@ -301,38 +315,17 @@ class Agent:
         A pause inside surfaces outside with its path, and the answer to it finds its way back in, in any process.
         """
 
-        async def delegate(task: str, ctx: ToolRunContext) -> Any:
-            return await self._delegated(task, ctx)
+        async def work(task: str, ctx: ToolRunContext) -> Any:
+            inner = self if self.store is not None else self._with_store(self._store_of(ctx))
+            return await delegate(inner, task, ctx, forget=inner.store is self._host.inner_store)
 
         # Its work is in the inner session's own journal, so running it again goes on rather than repeats.
         return Tool(
-            delegate,
+            work,
             name=name or self.name,
             description=description if description is not None else self.description,
             options=ToolOptions(idempotent=True),
         )
-
-    async def _delegated(self, task: str, ctx: ToolRunContext) -> Any:
-        inner = self if self.store is not None else self._with_store(self._store_of(ctx))
-        session = AgentSession(inner, AgentInit(session_id=f"{INNER}{ctx.call_id}.{self.name}"))
-        await session.load()
-        if session.snapshot_id is None:
-            turn = session.send(task, context=ctx.context, abort_signal=ctx.abort_signal)
-        elif session.interrupts and ctx.is_resumed():
-            turn = _inner_decision(session, ctx.resumed_metadata)
-        elif session.interrupts:
-            turn = None
-        elif session.turn_failed:
-            turn = session.retry(context=ctx.context)
-        else:
-            turn = None
-        if turn is not None:
-            output = await turn.output
-            if output.finish_reason != "interrupted":
-                return output.value if self._output is not None else output.text
-        if session.interrupts:
-            raise _surfaced(self.name, session)
-        return session.last_text
 
     def _with_store(self, store: Store) -> "Agent":
         return Agent(self._host, self.name, _stored(self._options, store))
@@ -349,32 +342,11 @@ def _stored(options: AgentOptions, store: Store) -> AgentOptions:
     return changed(options, store=store)
 
 
-def _surfaced(name: str, session: AgentSession) -> Interrupt:
-    first = session.interrupts[0]
-    pause = first.paused.pause
-    interrupt = Interrupt(
-        {"agent": name, "tool": first.name, "input": first.input, "payload": first.payload, "interrupt": first.id},
-        response=pause.response,
-        allow=pause.allow,
-        expires_in=None if pause.expires_at is None else pause.expires_at - session.agent.clock.now(),
-    )
-    interrupt.path = (name, *pause.path)
-    interrupt.reason = pause.reason
-    return interrupt
-
-
-def _inner_decision(session: AgentSession, metadata: Any) -> AgentTurn:
-    given: Mapping[str, Any] = metadata or {}
-    decision: Mapping[str, Any] = given.get("inner") or {}
-    target = next((i for i in session.interrupts if i.id == decision.get("interrupt")), session.interrupts[0])
-    verb = decision.get("verb")
-    if verb == "respond":
-        return target.respond(decision.get("output"))
-    if verb == "decline":
-        return target.decline(decision.get("reason", ""))
-    if verb == "expire":
-        return session.decide(Answer(Expired(target.id), target.paused))
-    return target.restart(decision.get("metadata"), replace_input=decision.get("input", UNSET))
+def _is_text(value: Any) -> bool:
+    try:
+        return bool(value.encode())
+    except (AttributeError, UnicodeEncodeError):
+        return False
 
 
 def _signature(secret: bytes, agent: str, state: SessionState) -> str:

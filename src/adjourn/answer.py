@@ -1,13 +1,15 @@
 """How a pause is answered: respond, restart, decline."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from adjourn.errors import DefinitionError, VerbNotAllowed
 from adjourn.events import Decided, Declined, Json, Pause, Responded, Restarted, Verb
-from adjourn.parts import OURS, Metadata, Part, ToolRequest, ToolResponse, to_json
+from adjourn.parts import OURS, Metadata, Part, ToolRequest, ToolResponse, fresh, to_json
 from adjourn.state import Turn
 from adjourn.transcript import read_call
 
@@ -75,12 +77,13 @@ class Round:
     meets what its siblings became, and a resume that failed after a tool had run goes on without running it again.
     """
 
-    __slots__ = ("busy", "closed", "decided", "failed", "tools", "turn")
+    __slots__ = ("busy", "closed", "decided", "failed", "lock", "tools", "turn")
 
     def __init__(self, turn: Turn, tools: Sequence[Any]) -> None:
         self.turn = turn
         self.tools = tools
         self.decided: dict[str, Json] = {}
+        self.lock = threading.Lock()
         self.busy = False
         self.failed = False
         self.closed = False
@@ -98,7 +101,8 @@ class PausedCall:
         self, part: Part, pause: Pause, call_id: str, round: Round | None = None, foreign: bool = False
     ) -> None:
         assert part.tool_request is not None
-        self.tool_request: ToolRequest = part.tool_request
+        # A copy: what somebody does to it must not change what was shown, nor what will run.
+        self.tool_request: ToolRequest = replace(part.tool_request, input=fresh(part.tool_request.input))
         self.metadata: Metadata = part.metadata or {}
         self.pause = pause
         self.call_id = call_id

@@ -42,7 +42,8 @@ class Adjourn:
     """One application. `model` is the default for everything in it, a "provider/name" or a model object.
 
     `limits` bound every turn that brings none of its own; `observers` see each step; `clock` can be faked. `secret` signs
-    the state of client-managed sessions; of several, the first signs and all are accepted.
+    the state of client-managed sessions; of several, the first signs and all are accepted. `stores` are looked into beside
+    those of its agents, for a process that only lists and decides.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Adjourn:
         observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM,
         secret: str | bytes | Sequence[str | bytes] | None = None,
+        stores: Sequence[Store] = (),
     ) -> None:
         self.models = ModelRegistry(plugins)
         self.default_model = model
@@ -67,6 +69,7 @@ class Adjourn:
         self.keeper = Keeper(clock)
         self.secrets = _secrets(secret)
         self.inner_store = MemoryStore()
+        self._stores = tuple(stores)
         self.inbox = Inbox(self)
         self.sessions = Archive(self)
 
@@ -202,8 +205,9 @@ class Adjourn:
         return agent
 
     def stores(self) -> Sequence[Store]:
-        """The stores of its agents, each once."""
-        return list({id(a.store): a.store for a in self.agents.values() if a.store is not None}.values())
+        """The stores it was given and those of its agents, each once."""
+        found = [*self._stores, *[a.store for a in self.agents.values() if a.store is not None]]
+        return list({id(s): s for s in found}.values())
 
     async def recover(self) -> Sequence[AgentTurn]:
         """Takes up every stored session that waits for a driver; returns the turns that were started.
@@ -212,6 +216,15 @@ class Adjourn:
         where nobody could run them. Runs of unknown outcome come back as pauses.
         """
         return await self.inbox.recover()
+
+    async def aclose(self) -> None:
+        """Lets go of what plugins and stores hold open. Call it when the application ends."""
+        for plugin in self.models.plugins():
+            close = getattr(plugin, "aclose", None)
+            if close is not None:
+                await close()
+        for store in self.stores():
+            store.close()
 
     # -- generating --------------------------------------------------------------------------------------------------
 
@@ -363,8 +376,7 @@ class _Call:
     async def run(self) -> GenerateResponse[Any]:
         turn = None
         if self.resumption is not None:
-            find = {**self.app.tools, **self.setting.tools}.get
-            turn = self.resumption.claim(find, self.app.clock.now(), self.tools)
+            turn = self.resumption.claim(self.setting.tools.get, self.app.clock.now(), self.tools)
         return await run_generate(self.setting, turn or self.turn, self.resumption, self.tools)
 
 

@@ -11,6 +11,7 @@ from adjourn.clock import Clock
 from adjourn.errors import InvalidRequest, SessionBusy, SessionConflict, SessionNotFound, SessionPaused
 from adjourn.events import Event
 from adjourn.lease import transact
+from adjourn.ledger import INNER
 from adjourn.parts import new_id
 from adjourn.store import Decision, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, Snapshot, Store, Tx
 
@@ -87,6 +88,8 @@ class Archive:
                 query = SessionQuery(updated_before=now - older_than, after=after, limit=200)
                 found = await transact(store, _sessions(query), read=True)
                 for session in found:
+                    if session.id.startswith(INNER):
+                        continue  # it goes with the session around it
                     try:
                         await transact(store, partial(_delete, session_id=session.id, force=False, now=now))
                         gone += 1
@@ -164,6 +167,9 @@ def _delete(tx: Tx, session_id: str, force: bool, now: float) -> None:
         tx.put_decision(
             Decision(new_id("d_"), row.id, session_id, "cancel", now, reason="session deleted", applied=True)
         )
+    for inner in session.inner:
+        if tx.session(inner) is not None:
+            _delete(tx, inner, True, now)
     tx.drop_session(session_id)
 
 

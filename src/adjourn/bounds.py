@@ -53,7 +53,8 @@ def stuck(turn: Turn) -> TurnEnded | None:
     if limits.restarts is not None:
         for call in turn.paused:
             nested = call.pause is not None and call.pause.path
-            if len(own_restarts(call)) >= limits.restarts and call.error is None and not nested:
+            times = len(own_restarts(call))
+            if times and times >= limits.restarts and call.error is None and not nested:
                 return _limit(
                     "restarts",
                     f"tool {call.request.name!r} was restarted {len(own_restarts(call))} times and paused again",

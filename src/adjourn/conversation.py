@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from adjourn.errors import InvalidRequest, SessionConflict
+from adjourn.errors import InvalidRequest, InvalidState, SessionConflict
 from adjourn.events import Limits
 from adjourn.handle import SessionState
 from adjourn.ledger import Leg
 from adjourn.loading import Loaded, closed, stand
 from adjourn.parts import Artifact, Message, new_id
 from adjourn.state import Turn
-from adjourn.store import Decision
-from adjourn.transcript import read, write
+from adjourn.store import Decision, Queued
+from adjourn.transcript import check_sendable, read, write
 
 
 class Conversation:
@@ -31,7 +31,7 @@ class Conversation:
         self.turn: Turn | None = None
         self.state: Any = None
         self.artifacts: dict[str, Artifact] = {}
-        self.queue: list[Message] = []
+        self.queue: list[Queued] = []
         self.branch = False
         self.waiting: tuple[Decision, ...] = ()
         self.unfinished: Leg | None = None
@@ -93,6 +93,10 @@ class Conversation:
             self.turn, self.history = turn, tuple(turn.history)
         else:
             self.history = tuple(state.messages)
+        try:
+            check_sendable(self.history)
+        except InvalidRequest as e:
+            raise InvalidState(f"the messages of this session state are no whole conversation: {e}") from None
 
     def leg(self, snapshot_id: str, agent: str, holder: str, now: float, *, new_turn: bool) -> Leg:
         """The next leg from here."""

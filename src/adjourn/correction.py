@@ -114,7 +114,8 @@ async def ask(interrupt: PausedCall, *, lines: TextIO | None = None, out: TextIO
         if choice == "a" and "restart" in interrupt.allow:
             return interrupt.restart()
         if choice == "r":
-            return interrupt.respond(_json_or_text(await _line("result (JSON or text): ", source, target)))
+            given = await _line("result (JSON or text, empty to leave it): ", source, target)
+            return interrupt.respond(_json_or_text(given)) if given else None
         if choice == "d":
             return interrupt.decline(await _line("reason: ", source, target))
         print("Type the letter in brackets.", file=target)

@@ -28,7 +28,8 @@
     │   ├── ToolFailed                      a tool raised (`__cause__` is what it raised)
     │   ├── ModelError                      the model call failed
     │   ├── LimitReached                    a bound of `Limits` was hit (`.limit` names it)
-    │   └── HandlerAborted                  an `on_interrupt` handler returned `Abort(reason)`
+    │   ├── HandlerAborted                  an `on_interrupt` handler returned `Abort(reason)`
+    │   └── HandlerFailed                   an `on_interrupt` handler raised; the pause is still open
     ├── SessionError
     │   ├── SessionNotFound                 no such session or snapshot
     │   ├── SessionBusy                     a turn is running
@@ -53,6 +54,7 @@ __all__ = [
     "EmptyResume",
     "ForeignInterrupt",
     "HandlerAborted",
+    "HandlerFailed",
     "HistoryMismatch",
     "InvalidInput",
     "InvalidRequest",
@@ -271,6 +273,10 @@ class LimitReached(TurnError):
 
 class HandlerAborted(TurnError):
     status = "ABORTED"
+
+
+class HandlerFailed(TurnError):
+    """`__cause__` is what the handler raised. The pause is open, for another decision."""
 
 
 class SessionError(AdjournError):

@@ -40,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", re
         for name in self.__struct_fields__:
             bound: Any = getattr(self, name)
             good = int if name != "seconds" else (int, float)
-            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, good) or bound < 0):
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, good) or not bound >= 0):
                 raise InvalidRequest(f"Limits({name}={bound!r}): give a number of 0 or more, or None for no bound")
 
 

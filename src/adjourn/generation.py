@@ -6,8 +6,11 @@ from typing import Any, Generic, TypeVar, cast
 
 from adjourn.answer import Answer, PausedCall, Round
 from adjourn.errors import (
+    AdjournError,
     AlreadyResolved,
+    DefinitionError,
     HandlerAborted,
+    HandlerFailed,
     HistoryMismatch,
     InvalidRequest,
     LimitReached,
@@ -19,7 +22,7 @@ from adjourn.errors import (
 from adjourn.events import Limits, Retried, TurnEnded, UserSaid
 from adjourn.loop import Driver
 from adjourn.model import ModelRequest
-from adjourn.parts import FinishReason, Message, Part, Usage, canonical, wire
+from adjourn.parts import FinishReason, Message, Part, Usage, canonical, decode, encode, wire
 from adjourn.resume import Given, as_items, decide
 from adjourn.setting import Setting
 from adjourn.state import Finished, Paused, Turn
@@ -114,6 +117,15 @@ def as_message(prompt: Prompt) -> Message:
     return Message("user", [Part(text=i) if isinstance(i, str) else i for i in items])
 
 
+def sendable(message: Any) -> Message:
+    """What somebody wants to say, as a message that can be kept. Raises InvalidRequest for what is none."""
+    given = message if isinstance(message, Message) else as_message(message)
+    try:
+        return decode(encode(given), Message)
+    except (TypeError, ValueError, RecursionError) as e:
+        raise InvalidRequest(f"this is no message that can be kept: {type(e).__name__}: {e}") from e
+
+
 def start(
     prompt: Prompt | Message | None, messages: Sequence[Message] | None, system: str | None, limits: Limits
 ) -> Turn:
@@ -127,8 +139,7 @@ def start(
                 "(resume_respond=, resume_restart=) or decline it first"
             )
         check_sendable(history)
-        message = prompt if isinstance(prompt, Message) else as_message(prompt)
-        return record(begin(history, limits), UserSaid(message))
+        return record(begin(history, limits), UserSaid(sendable(prompt)))
     if not any(m.role != "system" for m in history):
         raise InvalidRequest("nothing to answer: give a prompt or messages")
     turn = read(history, limits)
@@ -162,13 +173,8 @@ class Resumption:
             raise HistoryMismatch("these answers belong to different paused conversations; resume one at a time")
         self.round = next(iter(rounds.values()), None)
         self.items = list(items)
-        self.before: Turn
-        if self.round is not None:
-            self.before = self._from_round(self.round, messages)
-        elif messages is None:
-            raise HistoryMismatch("these answers do not know their conversation: pass messages=response.messages")
-        else:
-            self.before = _paused_turn(messages, limits)
+        self._messages = messages
+        self._limits = limits
 
     def _from_round(self, round_: Round, messages: Sequence[Message] | None) -> Turn:
         turn = round_.turn
@@ -201,13 +207,19 @@ class Resumption:
 
     def claim(self, find_tool: Callable[[str], Any], now: float, tools: Sequence[Any]) -> Turn:
         """The turn with the decisions in it. From here to `settle` no other answer is taken."""
-        turn, events = decide(self.before, self.items, find_tool, now) if self.items else (self.before, [])
         if self.round is None:
-            self.round = Round(self.before, tools)
-        self.round.busy = True
-        self._events = events
-        for item, event in zip(self.items, events, strict=True):
-            self.round.decided[event.interrupt] = _content(item)
+            if self._messages is None:
+                raise HistoryMismatch("these answers do not know their conversation: pass messages=response.messages")
+            self.round = Round(_paused_turn(self._messages, self._limits), tools)
+            self._messages = None  # it is made of them
+        round_ = self.round
+        with round_.lock:  # checked and taken in one step, for answers from several threads
+            before = self._from_round(round_, self._messages)
+            turn, events = decide(before, self.items, find_tool, now) if self.items else (before, [])
+            round_.busy = True
+            self._events = events
+            for item, event in zip(self.items, events, strict=True):
+                round_.decided[event.interrupt] = _content(item)
         return turn
 
     def settle(self, driver: Driver, failed: bool) -> Round:
@@ -266,10 +278,13 @@ def _paused_turn(messages: Sequence[Message], limits: Limits) -> Turn:
     return turn
 
 
-def failure(end: TurnEnded, cause: BaseException | None, response: Any) -> TurnError | None:
+def failure(end: TurnEnded, cause: BaseException | None, response: Any) -> AdjournError | None:
     """The exception that this end is raised as; None for an end that is an outcome."""
     if end.reason != "failed":
         return None
+    kind = end.error.kind if end.error is not None else None
+    if isinstance(cause, (DefinitionError, InvalidRequest)) and kind == type(cause).__name__:
+        return cause
     message = end.error.message if end.error is not None else "the turn failed"
     error: TurnError
     if end.limit is not None:
@@ -279,6 +294,9 @@ def failure(end: TurnEnded, cause: BaseException | None, response: Any) -> TurnE
         error.response = response
     elif end.error is not None and end.error.kind == "HandlerAborted":
         error = HandlerAborted(message, response=response)
+    elif end.error is not None and end.error.kind == "HandlerFailed":
+        error = HandlerFailed(message, response=response)
+        error.__cause__ = cause
     elif end.error is not None and end.error.kind == "ModelError":
         error = ModelError(message, response=response)
     else:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import msgspec
@@ -165,6 +166,7 @@ class AgentTurn:
         self._begun.set()
 
     async def _run(self, work: Callable[[], Coroutine[Any, Any, AgentOutput]]) -> AgentOutput:
+        _inside.set(self)
         try:
             return await work()
         finally:
@@ -222,9 +224,35 @@ class AgentTurn:
             return "aborted"
         return "failed" if task.exception() is not None else task.result().finish_reason
 
+    def fail(self, error: Exception) -> None:
+        """It will never begin; for the session only."""
+
+        async def never() -> AgentOutput:
+            raise error
+
+        self.begin(never)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop it runs on, once it has begun."""
+        return self._task.get_loop() if self._task is not None else None
+
+    def when_done(self, callback: Callable[[], Any]) -> None:
+        """Calls back when it rests; for the session only."""
+        if self._task is not None:
+            self._task.add_done_callback(lambda _: callback())
+
     def abort(self, reason: str = "aborted by the caller") -> None:
         """Ends it: what runs is cancelled, no result is made up, and the session takes the next message."""
         self.signal.abort(reason)
+
+
+_inside: "ContextVar[AgentTurn | None]" = ContextVar("adjourn_turn", default=None)
+
+
+def inside(turn: "AgentTurn | None") -> bool:
+    """Whether we are called from within this very turn (by one of its tools), so that waiting for it would never end."""
+    return turn is not None and not turn.done and _inside.get() is turn
 
 
 def _read_exception(task: "asyncio.Task[Any]") -> None:

@@ -62,6 +62,7 @@ class Inbox:
 
     def __init__(self, office: Office) -> None:
         self._office = office
+        self._driving: dict[str, AgentTurn] = {}
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +146,9 @@ class Inbox:
         """Settles what nobody decided in time. With `run`, turns whose agents are defined here go on at once."""
         out: list[Decision] = []
         for store in self._office.stores():
-            settled = await transact(store, partial(expire_due, now=self._office.clock.now()))
+            settled: list[Decision] = []
+            while found := await transact(store, partial(expire_due, now=self._office.clock.now())):
+                settled += found
             out += settled
             for session_id in dict.fromkeys(d.session_id for d in settled) if run else ():
                 await self.go_on(store, session_id)
@@ -175,13 +178,22 @@ class Inbox:
         """Drives a session that waits for a driver, where its agent is defined here and nobody else drives it."""
         if session_id.startswith(INNER):
             return None  # the session around it goes on with it
+        running = self._driving.get(session_id)
+        if running is not None and not running.done:
+            return running  # it takes up what was decided meanwhile before it rests
         work = partial(where_to_go_on, session_id=session_id, now=self._office.clock.now())
         snapshot_id = await transact(store, work, read=True)
         session = await transact(store, lambda tx: tx.session(session_id), read=True)
         agent = self._office.agents.get(session.agent) if session is not None else None
         if snapshot_id is None or agent is None or agent.store is not store:
             return None
-        return agent.connect(AgentInit(session_id, snapshot_id)).take_up()
+        turn = self._driving[session_id] = agent.connect(AgentInit(session_id, snapshot_id)).take_up()
+        turn.when_done(partial(self._driven, session_id, turn))
+        return turn
+
+    def _driven(self, session_id: str, turn: AgentTurn) -> None:
+        if self._driving.get(session_id) is turn:
+            del self._driving[session_id]
 
     async def recover(self) -> Sequence[AgentTurn]:
         """Takes up every session that waits for a driver: left by a dead process, or decided where nobody could run it."""

@@ -36,9 +36,9 @@ from adjourn.events import (
     TurnEnded,
 )
 from adjourn.loading import closed, next_of
-from adjourn.parts import Artifact, Message, digest, new_id
+from adjourn.parts import Artifact, digest, new_id
 from adjourn.state import Call, Finished, Paused, Turn
-from adjourn.store import Decision, InterruptQuery, InterruptRecord, SessionRecord, Snapshot, Tx
+from adjourn.store import Decision, InterruptQuery, InterruptRecord, Queued, SessionRecord, Snapshot, Tx
 
 INNER = "inner:"
 """How the ids of nested agents' sessions begin."""
@@ -70,7 +70,7 @@ class Leg(msgspec.Struct, frozen=True):
 class Write(msgspec.Struct, frozen=True):
     """One commit of a leg. `applying` are stored decisions that these events take up, by interrupt id.
 
-    `unqueue` takes the first queued message off the session, since this turn is about it.
+    `unqueue` takes this queued message off the session, since the turn is about it. `inner` are sessions that were begun.
     """
 
     leg: Leg
@@ -83,7 +83,8 @@ class Write(msgspec.Struct, frozen=True):
     artifacts: tuple[Artifact, ...] = ()
     applying: Mapping[str, Decision] = {}
     address: str | None = None
-    unqueue: bool = False
+    unqueue: str | None = None
+    inner: tuple[str, ...] = ()
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -91,6 +92,7 @@ class Saved(msgspec.Struct, frozen=True):
 
     leg: Leg
     news: Sequence[Decision] = ()
+    queue: tuple[Queued, ...] = ()
 
 
 # -- committing ------------------------------------------------------------------------------------------------------
@@ -129,10 +131,20 @@ def save(tx: Tx, write: Write) -> Saved:
         holder=leg.holder if rest is None else None,
         lease_until=now + write.lease_seconds if rest is None else 0.0,
         waiting=max(waiting, 0),
-        queue=session.queue[1:] if write.unqueue else session.queue,
+        queue=_unqueued(session, write.unqueue),
+        inner=tuple(dict.fromkeys((*session.inner, *write.inner))) if write.inner else session.inner,
     )
     tx.put_session(session)
-    return Saved(leg, news)
+    return Saved(leg, news, session.queue)
+
+
+def _unqueued(session: SessionRecord, queued: str | None) -> tuple[Queued, ...]:
+    if queued is None:
+        return session.queue
+    left = tuple(q for q in session.queue if q.id != queued)
+    if len(left) == len(session.queue):
+        raise SessionConflict("this queued message was sent through another handle already; it was not sent again")
+    return left
 
 
 def _claimed(tx: Tx, leg: Leg, now: float) -> SessionRecord:
@@ -332,13 +344,12 @@ def renew(tx: Tx, leg: Leg, now: float, lease_seconds: float) -> None:
         tx.put_snapshot(replace(snapshot, heartbeat=now))
 
 
-def enqueue(tx: Tx, session_id: str, message: Message) -> int:
-    """Keeps a message until the session's pause is over; says how many wait now."""
-    session = tx.session(session_id)
+def enqueue(tx: Tx, leg: Leg, queued: Queued, now: float) -> None:
+    """Keeps a message until the session's pause is over. `leg` says which session, and makes one that is not stored yet."""
+    session = tx.session(leg.session_id)
     if session is None:
-        raise SessionNotFound(f"there is no session {session_id!r}")
-    tx.put_session(replace(session, queue=(*session.queue, message)))
-    return len(session.queue) + 1
+        session = SessionRecord(leg.session_id, leg.agent, leg.created, now, leg.owner)
+    tx.put_session(replace(session, queue=(*session.queue, queued)))
 
 
 def late_result(tx: Tx, session_id: str, call_id: str, output: Json, now: float) -> None:

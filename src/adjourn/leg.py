@@ -1,20 +1,23 @@
 """One leg of a session: what its agent offers, how it starts, and how its events reach the store."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from adjourn.clock import Clock
-from adjourn.errors import SessionConflict, SessionError
-from adjourn.events import Event, Json, Limits, Pause, ToolReturned
-from adjourn.handle import AgentInit, AgentTurn, SessionState
-from adjourn.lease import Keeper, transact
-from adjourn.ledger import Leg, Write, as_event, late_result, save
-from adjourn.parts import Artifact, new_id
+from adjourn.errors import InvalidRequest, InvalidState, SessionConflict, SessionError, SessionPaused
+from adjourn.events import Declined, Event, Expired, Json, Limits, Pause, ToolInterrupted, ToolReturned, TurnEnded
+from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, SessionState
+from adjourn.lease import Keeper, settled, transact
+from adjourn.ledger import Leg, Saved, Write, as_event, late_result, save
+from adjourn.loop import Driver
+from adjourn.parts import Artifact, ErrorInfo, Message, decode, encode, new_id
 from adjourn.setting import Setting
 from adjourn.state import Call, Finished, Paused, Turn
-from adjourn.store import Decision, Store
+from adjourn.store import Decision, Queued, Store
 from adjourn.tool import Tool
 
 Start = Callable[[], tuple[Turn, list[Event]]]
@@ -51,9 +54,34 @@ class Unsaved(Protocol):
     @property
     def agent(self) -> Agentlike: ...
 
-    def unsaved(self) -> tuple[Any, tuple[Artifact, ...]]:
-        """Custom state and artifacts that changed in this leg."""
+    def unsaved(self) -> tuple[Any, tuple[Artifact, ...], tuple[str, ...]]:
+        """Custom state and artifacts that changed in this leg, and inner sessions that it began."""
         ...
+
+
+class Resting(Protocol):
+    """The session, as far as its output shows it."""
+
+    id: str
+    agent: Agentlike
+
+    @property
+    def snapshot_id(self) -> str | None: ...
+
+    @property
+    def messages(self) -> list[Message]: ...
+
+    @property
+    def interrupts(self) -> list[AgentInterrupt]: ...
+
+    @property
+    def state(self) -> Any: ...
+
+    @property
+    def artifacts(self) -> list[Artifact]: ...
+
+    @property
+    def client_state(self) -> SessionState: ...
 
 
 @dataclass(slots=True)
@@ -64,21 +92,29 @@ class Plan:
     context: Any = None
     new_turn: bool = False
     detach: bool = False
-    unqueue: bool = False
+    unqueue: str | None = None
+    before: AgentTurn | None = None
 
 
 class LegJournal:
     """The driver's journal: each commit is one transaction of the ledger."""
 
-    def __init__(self, session: Unsaved, store: Store, leg: Leg, waiting: Sequence[Decision], unqueue: bool) -> None:
+    def __init__(
+        self, session: Unsaved, store: Store, leg: Leg, waiting: Sequence[Decision], unqueue: str | None
+    ) -> None:
         self._session = session
         self._store = store
         self._applying: dict[str, Decision] = {d.interrupt_id: d for d in waiting}
         self._unqueue = unqueue
         self.leg = leg
+        self._flying: Future[Saved] | None = None
+        self.queue: tuple[Queued, ...] = ()
 
     async def commit(self, turn: Turn, events: Sequence[Event], rest: Paused | Finished | None) -> Sequence[Event]:
-        state, artifacts = self._session.unsaved()
+        if self._flying is not None:
+            # Whoever waited for it was cancelled, but the store was not: the lease is ours, and this comes behind it.
+            self._adopt(await settled(self._flying))
+        state, artifacts, inner = self._session.unsaved()
         now = self._session.agent.clock.now()
         write = Write(
             self.leg,
@@ -92,17 +128,23 @@ class LegJournal:
             self._applying,
             None,
             self._unqueue,
+            inner,
         )
+        self._flying = self._store.submit(partial(save, write=write))
         try:
-            saved = await transact(self._store, partial(save, write=write))
+            saved = await settled(self._flying)
         except SessionConflict:
             for event in events:  # what ran, ran: whoever took over can see it beside the call
                 if isinstance(event, ToolReturned):
                     await transact(self._store, self._late(event.call, event.output))
             raise
-        self.leg, self._unqueue = saved.leg, False
-        self._applying.update({d.interrupt_id: d for d in saved.news})
+        self._adopt(saved)
         return [as_event(d) for d in saved.news]
+
+    def _adopt(self, saved: Saved) -> None:
+        self._flying = None
+        self.leg, self.queue, self._unqueue = saved.leg, saved.queue, None
+        self._applying.update({d.interrupt_id: d for d in saved.news})
 
     def late(self, call: str, output: Json) -> None:
         """Kept in the history of the call."""
@@ -128,7 +170,13 @@ def checked(agent: Agentlike, init: AgentInit) -> SessionState | None:
             f"Cannot use '{which}' with agent {agent.name!r}: it has no store, so nothing is kept under an id. Connect "
             "with state=, or give the agent a store"
         )
-    return agent.verified(init.state) if init.state is not None else None
+    if init.state is None:
+        return None
+    try:
+        state = decode(encode(init.state), SessionState)  # a client's: whatever it is, it is read as one
+    except (TypeError, ValueError, RecursionError, InvalidRequest) as e:
+        raise InvalidState(f"this is no session state: {e}") from None
+    return agent.verified(state)
 
 
 def overdue(call: Call, now: float) -> bool:
@@ -145,3 +193,64 @@ def unknown_outcome(tool: Tool[..., Any] | None) -> Pause:
         "Respond with what you know of its result, or restart it.",
     }
     return Pause(new_id("i_"), payload, reason="outcome_unknown", version=tool.version if tool is not None else "")
+
+
+def stop_leg(task: "asyncio.Task[Any] | None", lost: list[Exception], why: Exception) -> None:
+    """The leg's lease is lost: its task ends, with this as the reason."""
+    lost.append(why)
+    if task is not None:
+        task.cancel()
+
+
+def paused_error(interrupts: Sequence[AgentInterrupt]) -> SessionPaused:
+    """Why a message was not taken."""
+    names = ", ".join(f"{i.name} ({i.id})" for i in interrupts)
+    return SessionPaused(
+        f"the session is paused and waits for a decision on: {names}. Respond, restart or decline first; the message was not "
+        "taken. (on_message_while_paused= of the agent can decline or queue instead)",
+        interrupts,
+    )
+
+
+def declining(turn: Turn) -> list[Event]:
+    """The open calls declined and the turn over, to make room for a new message."""
+    reason = "The user went on with another message instead."
+    events: list[Event] = [Declined(c.pause.id, reason, "message") for c in turn.paused if c.pause is not None]
+    return [*events, TurnEnded("aborted", ErrorInfo("CANCELLED", "a new message took its place", "Superseded"))]
+
+
+def expiring(turn: Turn, now: float) -> list[Event]:
+    """What nobody decided in time is settled before anything else."""
+    return [Expired(c.pause.id) for c in turn.paused if c.pause is not None and overdue(c, now)]
+
+
+def recovering(
+    turn: Turn, waiting: Sequence[Decision], find_tool: Callable[[str], Tool[..., Any] | None]
+) -> list[Event]:
+    """What a dead driver left: runs of unknown outcome become pauses, waiting decisions are taken up."""
+    events: list[Event] = [
+        ToolInterrupted(c.id, unknown_outcome(find_tool(c.request.name))) for c in turn.calls if c.state == "running"
+    ]
+    return [*events, *[as_event(d) for d in waiting]]
+
+
+def rest_output(session: Resting, driver: Driver, step: Paused | Finished) -> AgentOutput:
+    """What a leg came to."""
+    turn, messages = driver.turn, session.messages
+    added = messages[len(turn.history) :]
+    end = step.end if isinstance(step, Finished) else None
+    return AgentOutput(
+        session.id,
+        end.reason if end is not None else "interrupted",
+        session.snapshot_id,
+        next((m for m in reversed(added) if m.role == "model"), None),
+        messages,
+        session.interrupts,
+        session.state,
+        session.artifacts,
+        turn.counts.usage,
+        end.error if end is not None else None,
+        end.limit if end is not None else None,
+        driver.value,
+        session.client_state if session.agent.store is None else None,
+    )

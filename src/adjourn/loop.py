@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from adjourn.answer import Abort, Answer, PausedCall
-from adjourn.errors import ModelError
+from adjourn.errors import DefinitionError, InvalidRequest, ModelError
 from adjourn.events import (
     Declined,
     Event,
@@ -26,8 +26,8 @@ from adjourn.events import (
     ToolStarted,
     TurnEnded,
 )
-from adjourn.model import ModelReply, ModelRequest
-from adjourn.observe import Observed, observed
+from adjourn.model import ModelReply, ModelRequest, checked_reply
+from adjourn.observe import Observed, Watched
 from adjourn.parts import Chunk, ErrorInfo, new_id
 from adjourn.resume import decide
 from adjourn.schema import Misfit
@@ -210,18 +210,26 @@ class Driver:
             messages, setting.definitions, setting.config, shape.schema if shape else None, setting.sink is not None
         )
         if setting.prepare is not None:
-            request = setting.prepare(request)
-            if inspect.isawaitable(request):
-                request = await request
-            check_sendable(request.messages)
+            try:
+                request = setting.prepare(request)
+                if inspect.isawaitable(request):
+                    request = await request
+                check_sendable(request.messages)
+            except Exception as e:  # noqa: BLE001 - the caller's code; the turn keeps what it has
+                self._failed(e, f"prepare= failed: {type(e).__name__}: {e}")
+                return
         self.request = request
         if self._decided and not self._firm:
             await self.flush()
         self._flush_soon()
         try:
-            with observed(setting.observers, seen := Observed("model", setting.model.name, {"key": setting.key})):
+            if setting.observers:
+                facts = {"key": setting.key}
+                with Watched(setting.observers, Observed("model", setting.model.name, facts)) as seen:
+                    reply = seen.result = await setting.model(request, self._emit)
+            else:
                 reply = await setting.model(request, self._emit)
-                seen.result = reply
+            reply = checked_reply(reply)
         except Exception as e:  # noqa: BLE001 - whatever a model raises ends the turn, with everything kept
             self._model_failed(e)
             return
@@ -243,11 +251,18 @@ class Driver:
 
     def _model_failed(self, error: Exception) -> None:
         name = self.setting.model.name
+        self._failed(error, f"model {name!r} failed: {type(error).__name__}: {error}")
+
+    def _failed(self, error: Exception, text: str) -> None:
+        if isinstance(error, (DefinitionError, InvalidRequest)):  # a plugin says what is wrong with the program
+            self.cause = error
+            self.put(TurnEnded("failed", ErrorInfo(error.status, str(error), type(error).__name__)))
+            return
         if not isinstance(error, ModelError):
-            cause, error = error, ModelError(f"model {name!r} failed: {type(error).__name__}: {error}", provider=name)
+            cause, error = error, ModelError(text, provider=self.setting.model.name)
             error.__cause__ = cause
         self.cause = error
-        self.put(TurnEnded("failed", ErrorInfo(error.status, str(error), type(error).__name__)))
+        self.put(TurnEnded("failed", ErrorInfo(error.status, str(error), "ModelError")))
 
     def _replied(self, reply: ModelReply) -> None:
         message = reply.message
@@ -348,15 +363,21 @@ class Driver:
             if handler is None:
                 continue
             await self.flush()  # the pause is durable before anyone decides on it
-            answer = handler(paused_call(call))
-            if inspect.isawaitable(answer):
-                answer = await answer
-            if isinstance(answer, Abort):
-                self.put(TurnEnded("failed", ErrorInfo("ABORTED", answer.reason, "HandlerAborted")))
+            try:
+                answer = handler(paused_call(call))
+                if inspect.isawaitable(answer):
+                    answer = await answer
+                if isinstance(answer, Abort):
+                    self.put(TurnEnded("failed", ErrorInfo("ABORTED", answer.reason, "HandlerAborted")))
+                    return True
+                if answer is not None:
+                    self._decide(answer, handler)
+                    decided = True
+            except Exception as e:  # noqa: BLE001 - the caller's code; its pause stays open for somebody else
+                self.cause = e
+                text = f"the on_interrupt handler of tool {call.request.name!r} failed: {type(e).__name__}: {e}"
+                self.put(TurnEnded("failed", ErrorInfo("INTERNAL", text, "HandlerFailed")))
                 return True
-            if answer is not None:
-                self._decide(answer, handler)
-                decided = True
         if decided:
             self._tell_results()
         return decided

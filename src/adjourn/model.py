@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, get_args, runtime_checkable
 
 import msgspec
+from msgspec.structs import replace
 
-from adjourn.errors import DefinitionError, DuplicateName, UnknownModel
-from adjourn.parts import Chunk, FinishReason, Message, Metadata, Part, Usage
+from adjourn.errors import DefinitionError, DuplicateName, ModelError, NotJSON, UnknownModel
+from adjourn.parts import OURS, Chunk, FinishReason, Message, Metadata, Part, Usage, encode, to_json
 
 Emit: TypeAlias = Callable[[Chunk], None]
 
@@ -103,6 +104,54 @@ def as_reply(value: Any) -> ModelReply:
     return ModelReply(Message("model", parts))
 
 
+_REASONS = get_args(FinishReason)
+
+
+def checked_reply(value: Any) -> ModelReply:
+    """The reply, fit to be kept: a model's message of parts that encode. Raises ModelError for what is none.
+
+    A finish reason of the provider's own becomes "other". Tool input that is no JSON stays off the tool: the call is
+    marked, and goes back to the model as an error.
+    """
+    reply = as_reply(value)
+    message = reply.message
+    if message.role != "model":
+        raise ModelError(f"the model answered with a message of role {message.role!r}; it must be 'model'")
+    try:
+        content = [_checked_part(p) for p in message.content]
+        if any(a is not b for a, b in zip(content, message.content, strict=True)):
+            message = replace(message, content=content)
+        encode(message)
+    except (TypeError, ValueError, RecursionError) as e:
+        raise ModelError(f"the model answered with a message that cannot be kept: {type(e).__name__}: {e}") from e
+    reason = reply.finish_reason if reply.finish_reason in _REASONS else "other"
+    if not isinstance(reply.usage, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ModelError(f"the model answered with usage={reply.usage!r}; it must be a Usage")
+    if message is reply.message and reason == reply.finish_reason:
+        return reply
+    return replace(reply, message=message, finish_reason=reason)
+
+
+def _checked_part(part: Any) -> Part:
+    if not isinstance(part, Part):
+        raise TypeError(f"{part!r} is no Part")
+    for text in (part.text, part.reasoning):
+        if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{text!r} is no text")
+    request = part.tool_request
+    if request is None:
+        return part
+    ref: Any = request.ref
+    if not isinstance(request.name, str) or not isinstance(ref, (str, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"the tool request {request!r} needs texts as its name and ref")
+    try:
+        plain = to_json(request.input, "tool input")
+    except NotJSON as e:
+        metadata = {**(part.metadata or {}), OURS: {**part.ours, "malformed": str(e)}}
+        return replace(part, tool_request=replace(request, input=None), metadata=metadata)
+    return part if plain == request.input else replace(part, tool_request=replace(request, input=plain))
+
+
 EXTRAS: Mapping[str, tuple[str, str]] = {
     "googleai": ("google", "adjourn.plugins.google_genai.GoogleAI()"),
     "vertexai": ("google", "adjourn.plugins.google_genai.VertexAI()"),
@@ -129,6 +178,9 @@ class ModelRegistry:
         if model.name in self._models:
             raise DuplicateName(f"there is a model {model.name!r} already")
         self._models[model.name] = model
+
+    def plugins(self) -> list[Plugin]:
+        return list(self._plugins.values())
 
     def names(self) -> list[str]:
         """Every name that is known, sorted."""

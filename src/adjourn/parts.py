@@ -317,6 +317,15 @@ def _struct(value: msgspec.Struct, path: str, what: str) -> Any:
         raise NotJSON(path, f"is a {type(value).__qualname__} that does not encode: {e}", what) from None
 
 
+def fresh(value: Any) -> Any:
+    """A copy of JSON data that shares nothing which can be changed."""
+    if isinstance(value, Mapping):
+        return {k: fresh(v) for k, v in cast(Mapping[str, Any], value).items()}
+    if isinstance(value, (list, tuple)):
+        return [fresh(v) for v in cast(Sequence[Any], value)]
+    return value
+
+
 def new_id(prefix: str = "") -> str:
     """An id that nobody can guess: 128 random bits in hex, after `prefix`."""
     return prefix + os.urandom(16).hex()

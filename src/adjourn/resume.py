@@ -1,7 +1,7 @@
 """From what people hand in, to decisions that fit: answers and wire parts become events, or a ResumeError and nothing else."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from msgspec import UNSET
 
@@ -171,10 +171,10 @@ def _respond(turn: Turn, part: Part, response: ToolResponse) -> Responded | Decl
     interrupt = _find(turn, part, response).pause
     assert interrupt is not None
     if part.ours.get("declined"):
-        given: Mapping[str, Any] = response.output or {}
-        return Declined(interrupt.id, str(given.get("reason", "")))
+        given: Any = response.output
+        return Declined(interrupt.id, str(cast(Any, given).get("reason", "") if isinstance(given, Mapping) else ""))
     kept = {k: v for k, v in (part.metadata or {}).items() if k not in (OURS, "interruptResponse")}
-    return Responded(interrupt.id, to_json(response.output, "response"), kept or None)
+    return Responded(interrupt.id, to_json(response.output, "response"), to_json(kept, "response metadata") or None)
 
 
 def _restart(turn: Turn, part: Part, request: ToolRequest) -> Restarted:
@@ -194,10 +194,20 @@ def _restart(turn: Turn, part: Part, request: ToolRequest) -> Restarted:
 
 
 def _find(turn: Turn, part: Part, named: ToolRequest | ToolResponse) -> Call:
-    pause: Mapping[str, Any] = part.ours.get("pause") or {}
-    interrupt: str | None = part.ours.get("interrupt") or pause.get("id")
-    if interrupt is not None:
-        return open_pause(turn, interrupt)[1]
+    ours: Any = part.ours
+    if not isinstance(ours, Mapping):
+        raise ResumeError(f"the answer for tool {named.name!r} was altered: its metadata is not what Adjourn wrote")
+    noted = cast(Mapping[str, Any], ours)
+    pause: Any = noted.get("pause")
+    known: Any = noted.get("interrupt") or (cast(Any, pause).get("id") if isinstance(pause, Mapping) else None)
+    if known is not None:
+        call = open_pause(turn, str(known))[1]
+        if call.request.name != named.name or named.ref not in (None, call.request.ref):
+            raise ResumeError(
+                f"the answer names tool {named.name!r} (ref {named.ref}) and an interrupt of tool {call.request.name!r}; it was "
+                "not taken"
+            )
+        return call
     for call in _named(turn, named):
         if call.request.name == named.name:
             if call.state == "paused":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from adjourn.docstring import read_docstring
 from adjourn.errors import SignatureError
+from adjourn.parts import fresh
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -43,9 +44,14 @@ class TypeShape:
 
     def parse(self, text: str) -> Any:
         """The type's value out of a model's text, which may stand in a code fence. Raises Misfit."""
+        wants_text = self.schema.get("type") == "string"
         try:
-            data = json.loads(_unfenced(text))
-        except ValueError as e:
+            data = json.loads(_unfenced(text), parse_constant=_no_number)
+            if wants_text and not isinstance(data, str):
+                return self.validate(text)
+        except (ValueError, RecursionError) as e:
+            if wants_text:  # plain words are a text, too
+                return self.validate(text)
             raise Misfit([{"path": "$", "message": f"is not JSON: {e}"}]) from None
         return self.validate(data)
 
@@ -104,7 +110,7 @@ class InputShape:
 
     def arguments(self, value: Any, context: Any = None) -> tuple[list[Any], dict[str, Any]]:
         """Positional and named arguments for this input. Raises Misfit where it does not fit the schema."""
-        checked = self.validate(_fresh(value))
+        checked = self.validate(fresh(value))
         if self._whole:
             named = {self._names[0]: checked}
         else:
@@ -125,7 +131,7 @@ class InputShape:
         if isinstance(value, str):
             try:
                 value = json.loads(value)
-            except ValueError as e:
+            except (ValueError, RecursionError) as e:
                 raise Misfit([{"path": "$", "message": f"the arguments are broken or cut off: {e}"}]) from None
         if value is None:
             value = {}
@@ -144,15 +150,6 @@ class InputShape:
             return TypeShape(self.returns).schema
         except SignatureError:
             return None  # a return type is a hint to readers; it need not be JSON (ToolOutput, say)
-
-
-def _fresh(value: Any) -> Any:
-    """A copy of JSON data, so that a body which changes its arguments does not change what was recorded."""
-    if isinstance(value, Mapping):
-        return {k: _fresh(v) for k, v in cast(Mapping[str, Any], value).items()}
-    if isinstance(value, (list, tuple)):
-        return [_fresh(v) for v in cast(Sequence[Any], value)]
-    return value
 
 
 def _hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -280,6 +277,8 @@ def _validate(adapter: "TypeAdapter[Any]", value: Any) -> Any:
         return adapter.validate_python(value)
     except ValidationError as e:
         raise Misfit(_problems(e)) from None
+    except Exception as e:
+        raise Misfit([{"path": "$", "message": f"cannot be checked: {type(e).__name__}: {e}"}]) from e
 
 
 def _problems(error: "ValidationError") -> list[Mapping[str, str]]:
@@ -294,6 +293,10 @@ def _problems(error: "ValidationError") -> list[Mapping[str, str]]:
             message = f"{message}, not {shown if len(shown) <= 80 else shown[:80] + '…'}"
         out.append({"path": path, "message": message})
     return out
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _unfenced(text: str) -> str:

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from adjourn.answer import Answer, PausedCall
 from adjourn.conversation import Conversation
 from adjourn.errors import (
+    AdjournError,
     InvalidRequest,
     NothingPaused,
     SessionBusy,
@@ -18,18 +19,31 @@ from adjourn.errors import (
     SessionNotFound,
     SessionPaused,
 )
-from adjourn.events import Declined, Event, Expired, Forked, Limits, Retried, ToolInterrupted, TurnEnded, UserSaid
-from adjourn.generation import Prompt, as_message, failure
-from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Resume, SessionState
+from adjourn.events import Event, Expired, Forked, Limits, Retried, TurnEnded, UserSaid
+from adjourn.generation import Prompt, failure, sendable
+from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Resume, SessionState, inside
 from adjourn.lease import transact
-from adjourn.ledger import as_event, enqueue
-from adjourn.leg import Agentlike, LegJournal, Plan, checked, overdue, unknown_outcome
+from adjourn.ledger import enqueue
+from adjourn.leg import (
+    Agentlike,
+    LegJournal,
+    Plan,
+    checked,
+    declining,
+    expiring,
+    overdue,
+    paused_error,
+    recovering,
+    rest_output,
+    stop_leg,
+)
 from adjourn.loading import Loaded, load
 from adjourn.loop import Driver, paused_call
-from adjourn.parts import Artifact, ErrorInfo, Message, Part, new_id, to_json
+from adjourn.parts import Artifact, ErrorInfo, Message, Part, convert, new_id, to_json, wire
 from adjourn.patch import difference
 from adjourn.resume import as_items, decide
 from adjourn.state import Finished, Paused, Turn
+from adjourn.store import Queued
 from adjourn.stream import StreamChunk, TurnEnd, Watcher
 from adjourn.tool import AbortSignal
 from adjourn.transcript import read
@@ -59,7 +73,8 @@ class AgentSession:
         self._shown_state: Any = UNSET
         self._current: AgentTurn | None = None
         self._watcher: Watcher | None = None
-        self._queued: list[tuple[AgentTurn | None, Plan]] = []
+        self._handles: dict[str, tuple[AgentTurn, Plan]] = {}
+        self._inner: list[str] = []
         self._closed = False
         self.context: Any = None
         """The caller's context of the leg that runs."""
@@ -111,8 +126,13 @@ class AgentSession:
     @property
     def turn_failed(self) -> bool:
         """Whether the last turn failed or was aborted, so that `retry` goes on with it."""
+        return self.last_end is not None
+
+    @property
+    def last_end(self) -> TurnEnded | None:
+        """How the last turn failed or was aborted; None where it did neither."""
         turn = self._here().turn
-        return turn is not None and turn.ended is not None
+        return turn.ended if turn is not None else None
 
     def _wrap(self, paused: PausedCall) -> AgentInterrupt:
         return AgentInterrupt(self, paused)
@@ -138,14 +158,19 @@ class AgentSession:
 
     def add_artifact(self, artifact: Artifact) -> None:
         """Adds an artifact; an earlier one of the same name is replaced."""
+        artifact = convert(wire(artifact), Artifact)  # refused here, not when it is read back
         key = artifact.name or new_id("a_")
         self._here().artifacts[key] = self._unsaved_artifacts[key] = artifact
         if self._watcher is not None:
             self._watcher.feed.put(StreamChunk(artifact=artifact))
 
-    def unsaved(self) -> tuple[Any, tuple[Artifact, ...]]:
+    def began_inner(self, session_id: str) -> None:
+        """A nested agent's session belongs to this one from now on: it is deleted with it."""
+        self._inner.append(session_id)
+
+    def unsaved(self) -> tuple[Any, tuple[Artifact, ...], tuple[str, ...]]:
         """What changed in this leg, for its commits."""
-        return self._unsaved_state, tuple(self._unsaved_artifacts.values())
+        return self._unsaved_state, tuple(self._unsaved_artifacts.values()), tuple(self._inner)
 
     # -- loading -----------------------------------------------------------------------------------------------------
 
@@ -179,7 +204,6 @@ class AgentSession:
                 loaded, agent.name, agent.limits, agent.holder, agent.running.__contains__, agent.clock.now()
             )
             self.id = self._at.session_id
-            self._queued = [(None, self._plan_of(m)) for m in self._at.queue]
         self._loaded = True
 
     # -- going on ----------------------------------------------------------------------------------------------------
@@ -197,14 +221,13 @@ class AgentSession:
         While a turn runs this raises SessionBusy, while one is paused SessionPaused (from the turn's output, where the
         session was not loaded yet), unless the agent's `on_message_while_paused` says otherwise.
         """
-        said = message if isinstance(message, Message) else as_message(message)
+        said = sendable(message)
         if said.role != "user":
             raise InvalidRequest(f"a message that is sent has the role user, not {said.role!r}")
         if detach and self._store is None:
             raise SessionError("a background turn needs a store: give the agent store=")
         plan = Plan(partial(self._message, said), context, True, detach)
-        queueing = self.agent.on_message_while_paused == "queue"
-        if queueing and (self._busy or self._at.paused):
+        if self.agent.on_message_while_paused == "queue" and (self._busy or self._here().paused or self._at.queue):
             return self._enqueue(said, plan)
         if self._busy:
             raise SessionBusy("a turn of this session is running; await its output, or abort it")
@@ -214,12 +237,18 @@ class AgentSession:
 
     def resume(self, resume: Resume, *, context: Any = None, abort_signal: AbortSignal | None = None) -> AgentTurn:
         """Several decisions at once: all are valid, or none is taken. Returns the next turn."""
+        self._from_outside()
         items = as_items(resume.respond, resume.restart)
         return self._begin(Plan(partial(self._decisions, items), context), abort_signal)
 
     def decide(self, answer: Answer) -> AgentTurn:
         """One decision; what an interrupt's own methods call."""
+        self._from_outside()
         return self._begin(Plan(partial(self._decisions, [answer])))
+
+    def expire(self, paused: PausedCall) -> AgentTurn:
+        """Nobody decided on this pause in time; for the session around a nested one."""
+        return self._begin(Plan(partial(self._with_events, [Expired(paused.id)])))
 
     def take_up(self) -> AgentTurn:
         """Goes on with decisions that were made elsewhere, or with what a dead process left; for drivers."""
@@ -230,6 +259,7 @@ class AgentSession:
 
         After LimitReached it takes new `limits`; without them it is refused.
         """
+        self._from_outside()
         return self._begin(Plan(partial(self._retrying, limits), context))
 
     async def abort(self, reason: str = "aborted by the caller") -> None:
@@ -240,7 +270,7 @@ class AgentSession:
         at = await self._load()
         if at.paused:
             ended = TurnEnded("aborted", ErrorInfo("CANCELLED", reason, "Aborted"))
-            await self._begin(Plan(partial(self._with_event, ended))).settled()
+            await self._begin(Plan(partial(self._with_events, [ended]))).settled()
 
     async def fork(self, snapshot_id: str | None = None) -> "AgentSession":
         """A branch of this session from one of its snapshots (the newest, where none is named).
@@ -260,12 +290,23 @@ class AgentSession:
         standing.branch, standing.waiting, standing.unfinished = True, (), None
         if standing.turn is not None and standing.paused:
             ids = {c.pause.id: new_id("i_") for c in standing.turn.paused if c.pause is not None}
-            await branch._begin(Plan(partial(branch._with_event, Forked(ids)))).output
+            await branch._begin(Plan(partial(branch._with_events, [Forked(ids)]))).output
         return branch
 
     async def close(self) -> None:
-        """Waits for the turn that runs, and takes no more. What is stored stays."""
+        """Waits for the turn that runs, and takes no more. What is stored stays, queued messages too."""
+        self._from_outside()
         self._closed = True
+        handles, self._handles = self._handles, {}
+        for handle, _ in handles.values():
+            kept = (
+                "it is kept in the store, and sent when the session goes on"
+                if self._store is not None
+                else "it was not sent"
+            )
+            handle.fail(
+                SessionClosed(f"the session was closed while this message waited for a pause to be over; {kept}")
+            )
         if self._current is not None and not self._current.done:
             await self._current.settled()
 
@@ -281,23 +322,20 @@ class AgentSession:
     def _busy(self) -> bool:
         return self._current is not None and not self._current.done
 
+    def _from_outside(self) -> None:
+        if inside(self._current):
+            raise SessionBusy(
+                "a tool asked its own session to wait for the turn that the tool is part of; that would never end"
+            )
+
     def _is_paused(self) -> SessionPaused:
-        interrupts = self.interrupts
-        names = ", ".join(f"{i.name} ({i.id})" for i in interrupts)
-        return SessionPaused(
-            f"the session is paused and waits for a decision on: {names}. Respond, restart or decline first; the message was "
-            "not taken. (on_message_while_paused= of the agent can decline or queue instead)",
-            interrupts,
-        )
+        return paused_error(self.interrupts)
 
     def _message(self, said: Message) -> tuple[Turn, list[Event]]:
         if self._at.paused:
             raise self._is_paused()
         event = UserSaid(said)
         return record(begin(self._at.closed_history(), self.agent.limits), event), [event]
-
-    def _plan_of(self, said: Message) -> Plan:
-        return Plan(partial(self._message, said), None, True, unqueue=True)
 
     def _decisions(self, items: Sequence[Answer | Part]) -> tuple[Turn, list[Event]]:
         # A closed conversation too, so that what was answered is told from what is unknown.
@@ -308,46 +346,26 @@ class AgentSession:
     def _retrying(self, limits: Limits | None) -> tuple[Turn, list[Event]]:
         if self._at.turn is None or self._at.turn.ended is None:
             raise NothingPaused("the last turn of this session did not fail, so there is nothing to retry")
-        return self._with_event(Retried(limits))
-
-    def _with_event(self, event: Event) -> tuple[Turn, list[Event]]:
-        assert self._at.turn is not None
-        return record(self._at.turn, event), [event]
+        return self._with_events([Retried(limits)])
 
     def _declining(self) -> tuple[Turn, list[Event]]:
-        """The open calls declined and the turn over, to make room for a new message."""
-        turn = self._at.turn
-        assert turn is not None
-        events: list[Event] = [
-            Declined(c.pause.id, "The user went on with another message instead.", "message")
-            for c in turn.paused
-            if c.pause is not None
-        ]
-        events.append(TurnEnded("aborted", ErrorInfo("CANCELLED", "a new message took its place", "Superseded")))
-        for event in events:
-            turn = record(turn, event)
-        return turn, events
+        return self._with_events(declining(self._open_turn()))
 
     def _expiring(self) -> tuple[Turn, list[Event]]:
-        """What nobody decided in time is settled before anything else."""
-        turn, now = self._at.turn, self.agent.clock.now()
-        assert turn is not None
-        events: list[Event] = [Expired(c.pause.id) for c in turn.paused if c.pause is not None and overdue(c, now)]
-        for event in events:
-            turn = record(turn, event)
-        return turn, events
+        return self._with_events(expiring(self._open_turn(), self.agent.clock.now()))
 
     def _recovery(self) -> tuple[Turn, list[Event]]:
-        """What a dead driver left: runs of unknown outcome become pauses, waiting decisions are taken up."""
-        turn = self._at.turn
-        if turn is None or (self._at.unfinished is None and not self._at.waiting):
+        if self._at.unfinished is None and not self._at.waiting:
             raise NothingPaused("this session waits for no driver: there is nothing to go on with")
-        events: list[Event] = [
-            ToolInterrupted(c.id, unknown_outcome(self.agent.find_tool(c.request.name)))
-            for c in turn.calls
-            if c.state == "running"
-        ]
-        events += [as_event(d) for d in self._at.waiting]
+        return self._with_events(recovering(self._open_turn(), self._at.waiting, self.agent.find_tool))
+
+    def _open_turn(self) -> Turn:
+        if self._at.turn is None:
+            raise NothingPaused("this session waits for no driver: there is nothing to go on with")
+        return self._at.turn
+
+    def _with_events(self, events: list[Event]) -> tuple[Turn, list[Event]]:
+        turn = self._open_turn()
         for event in events:
             turn = record(turn, event)
         return turn, events
@@ -357,16 +375,34 @@ class AgentSession:
     def _begin(self, plan: Plan, abort_signal: AbortSignal | None = None, handle: AgentTurn | None = None) -> AgentTurn:
         if self._closed:
             raise SessionClosed("this session handle was closed; connect again")
+        asyncio.get_running_loop()  # raises where there is none, before anything is changed
         turn = handle or AgentTurn(Watcher(self._wrap))
+        plan.before = self._current
+        turn.begin(partial(self._leg, turn, plan))
+        self._current = turn
         if abort_signal is not None:
-            abort_signal.on_abort(lambda: turn.abort(abort_signal.reason))
-        before, self._current = self._current, turn
-        turn.begin(partial(self._leg, turn, plan, before))
+            turn.when_done(abort_signal.on_abort(lambda: turn.abort(abort_signal.reason)))
         return turn
 
-    async def _leg(self, handle: AgentTurn, plan: Plan, before: AgentTurn | None) -> AgentOutput:
+    async def _leg(self, handle: AgentTurn, plan: Plan) -> AgentOutput:
+        before, plan.before = plan.before, None  # or every turn would keep the one before it alive
         if before is not None and not before.done:
             await before.settled()
+        del before
+        try:
+            output, error = await self._to_rest(handle, plan)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._start_queued()
+            raise
+        if output.finish_reason != "interrupted":
+            self._start_queued()
+        if error is not None:
+            raise error
+        return output
+
+    async def _to_rest(self, handle: AgentTurn, plan: Plan) -> tuple[AgentOutput, AdjournError | None]:
         at = await self._load()
         quiet = Plan(self._recovery)
         if (at.unfinished is not None or at.waiting) and plan.start != self._recovery:
@@ -376,15 +412,10 @@ class AgentSession:
         if plan.new_turn and at.paused and self.agent.on_message_while_paused == "decline":
             await self._run(AgentTurn(Watcher()), Plan(self._declining))
         driver, step = await self._run(handle, plan)
-        output = self._output(handle, driver, step)
+        output = rest_output(self, driver, step)
         if not plan.detach:
             handle.watcher.feed.put(StreamChunk(turn_end=TurnEnd(output.finish_reason, output.snapshot_id)))
-        if isinstance(step, Finished):
-            self._start_queued()
-            error = failure(step.end, driver.cause, output)
-            if error is not None:
-                raise error
-        return output
+        return output, failure(step.end, driver.cause, output) if isinstance(step, Finished) else None
 
     async def _run(self, handle: AgentTurn, plan: Plan) -> tuple[Driver, Paused | Finished]:
         """One leg, to its rest. Whatever is raised, the session stands where the store has it."""
@@ -408,7 +439,7 @@ class AgentSession:
             setting.key = self.id
             agent.running[leg.snapshot_id] = handle
             kept = journal
-            agent.keeper.watch(self._store, lambda: kept.leg, partial(_stop, task, lost))
+            agent.keeper.watch(self._store, lambda: kept.leg, partial(stop_leg, task, lost))
         driver.taken(turn, events, decided=not plan.new_turn)
         try:
             if plan.detach:
@@ -416,6 +447,7 @@ class AgentSession:
                 handle.stored.set()
             step = await driver.run()
         except BaseException as e:
+            self._closed = self._closed or isinstance(e, SessionNotFound)  # deleted: it must not come back under its id
             self._forget_leg()
             if lost and isinstance(e, asyncio.CancelledError):
                 raise lost[0] from e
@@ -425,7 +457,11 @@ class AgentSession:
             if journal is not None:
                 agent.running.pop(leg.snapshot_id, None)
                 agent.keeper.forget(leg.snapshot_id)
-        self._unsaved_state, self._unsaved_artifacts = UNSET, {}
+        self._unsaved_state, self._unsaved_artifacts, self._inner = UNSET, {}, []
+        if journal is not None:
+            at.queue = list(journal.queue)
+        elif plan.unqueue is not None:
+            at.queue = [q for q in at.queue if q.id != plan.unqueue]
         at.rest(driver.turn, leg.snapshot_id if self._store is not None else None, leg.turn_id)
         return driver, step
 
@@ -436,45 +472,24 @@ class AgentSession:
             self._at = Conversation(self.id, self._at.owner)
             self._loaded = False
 
-    def _output(self, handle: AgentTurn, driver: Driver, step: Paused | Finished) -> AgentOutput:
-        turn, at = driver.turn, self._at
-        messages = at.messages()
-        added = messages[len(turn.history) :]
-        end = step.end if isinstance(step, Finished) else None
-        return AgentOutput(
-            self.id,
-            end.reason if end is not None else "interrupted",
-            at.snapshot_id,
-            next((m for m in reversed(added) if m.role == "model"), None),
-            messages,
-            self.interrupts,
-            self.state,
-            self.artifacts,
-            turn.counts.usage,
-            end.error if end is not None else None,
-            end.limit if end is not None else None,
-            driver.value,
-            self.client_state if self._store is None else None,
-        )
-
     # -- queued messages ---------------------------------------------------------------------------------------------
 
     def _enqueue(self, said: Message, plan: Plan) -> AgentTurn:
-        if self._store is not None and self._at.snapshot_id is not None:
-            self._store.submit(partial(enqueue, session_id=self.id, message=said)).result()  # durable when we return
-            plan.unqueue = True
+        queued, at, agent = Queued(new_id("q_"), said), self._at, self.agent
+        if self._store is not None:  # durable when we return
+            leg = at.leg("", agent.name, agent.holder, agent.clock.now(), new_turn=True)
+            self._store.submit(partial(enqueue, leg=leg, queued=queued, now=agent.clock.now())).result()
+        at.queue.append(queued)
+        plan.unqueue = queued.id
         handle = AgentTurn(Watcher(self._wrap))
-        self._queued.append((handle, plan))
+        self._handles[queued.id] = (handle, plan)
         return handle
 
     def _start_queued(self) -> None:
-        if self._queued and not self._at.paused and not self._closed:
-            handle, plan = self._queued.pop(0)
-            self._begin(plan, None, handle)
-
-
-def _stop(task: "asyncio.Task[Any] | None", lost: list[Exception], why: Exception) -> None:
-    """The leg's lease is lost: its task ends, with this as the reason."""
-    lost.append(why)
-    if task is not None:
-        task.cancel()
+        """Sends the message that has waited longest, once nothing runs and nothing is paused."""
+        if not self._at.queue or self._at.paused or self._closed or not self._loaded:
+            return
+        first = self._at.queue[0]
+        plan = Plan(partial(self._message, first.message), None, True, unqueue=first.id)
+        handle, plan = self._handles.pop(first.id, (None, plan))
+        self._begin(plan, None, handle)

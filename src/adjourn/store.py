@@ -26,11 +26,19 @@ SnapshotStatus = Literal["pending", "completed", "failed", "aborted"]
 InterruptStatus = Literal["open", "resolved", "expired", "cancelled"]
 
 
+class Queued(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A message that waits for the pause to be over."""
+
+    id: str
+    message: Message
+
+
 class SessionRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One session. `head` is its newest snapshot; `pending` says that the head has not come to rest.
 
     `epoch` grows with each lease, so that a driver which lost its lease is known. `waiting` counts decisions that no
-    driver has taken up yet; `queue` are messages to be sent when the pause is over. Times are Unix seconds.
+    driver has taken up yet; `queue` are messages to be sent when the pause is over; `inner` are the sessions of nested agents
+    that its calls began. Times are Unix seconds.
     """
 
     id: str
@@ -44,7 +52,8 @@ class SessionRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     holder: str | None = None
     lease_until: float = 0.0
     waiting: int = 0
-    queue: tuple[Message, ...] = ()
+    queue: tuple[Queued, ...] = ()
+    inner: tuple[str, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -402,14 +411,15 @@ class MemoryStore:
 class _LatestTx(_MemoryTx):
     def put_snapshot(self, snapshot: Snapshot) -> None:
         before = [s for s in self.chain(snapshot.parent_id or "") if s.id != snapshot.id]
-        if snapshot.messages is None or not before:
-            super().put_snapshot(snapshot)
+        if snapshot.messages is None or not before or snapshot.status in ("failed", "aborted"):
+            super().put_snapshot(snapshot)  # what failed can be retried, so its events stay
             return
         state: Json | UnsetType = UNSET
         messages: list[Message] = []
         artifacts: dict[str, Artifact] = {}
         for s in [*before, snapshot]:
-            messages += s.messages or ()
+            # A turn that failed and was retried ends twice; its last end has all that it added.
+            messages += s.messages if s.messages and (s is snapshot or s.turn_id != snapshot.turn_id) else ()
             state = state if s.state is UNSET else s.state
             artifacts |= {a.name or f"#{len(artifacts)}": a for a in s.artifacts}
         whole = replace(

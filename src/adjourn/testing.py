@@ -11,8 +11,24 @@ from adjourn.events import Event, Limits
 from adjourn.model import Emit, ModelReply, ModelRequest, as_reply
 from adjourn.parts import Chunk, Message, Part, ToolRequest
 from adjourn.state import Turn
+from adjourn.testing_models import Checked, check_model
+from adjourn.testing_store import check_store
 from adjourn.tool import ToolRunContext
 from adjourn.turn import begin, record
+
+__all__ = [
+    "Checked",
+    "FakeClock",
+    "ScriptExhausted",
+    "ScriptedModel",
+    "call",
+    "check_model",
+    "check_store",
+    "from_stored_form",
+    "replay",
+    "stored_form",
+    "tool_context",
+]
 
 Reply = Any
 """A text, `call(...)`, a list of those, a Message, a ModelReply, an exception, or a function of the request to one of them."""

@@ -1,9 +1,11 @@
 """Tools: functions a model may call, that may pause. How a pause is answered is in `answer.py`."""
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import random
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
@@ -44,6 +46,9 @@ class Interrupt(BaseException):
         self.payload: Json = to_json(payload, "interrupt payload")
         self.response: Json = _response_schema(response)
         self.allow: tuple[Verb, ...] = _verbs(allow)
+        given: Any = expires_in
+        if given is not None and not (isinstance(given, (int, float)) and 0 <= given < float("inf")):
+            raise DefinitionError(f"expires_in={expires_in!r}: give seconds, 0 or more, or None for never")
         self.expires_in = expires_in
         self.on_expiry: Json = _expiry(on_expiry)
         # Set where a nested agent's pause surfaces as its caller's.
@@ -118,9 +123,6 @@ class AbortSignal:
         return lambda: self._waiting.remove(callback) if callback in self._waiting else None
 
 
-NO_SIGNAL = AbortSignal()
-
-
 @dataclass(slots=True)
 class ToolRunContext:
     """What a tool may know about its own run. Take it as a parameter with this annotation, anywhere in the list."""
@@ -132,7 +134,7 @@ class ToolRunContext:
     original_input: Any = None
     context: Any = None
     session: Any = None
-    abort_signal: AbortSignal = field(default=NO_SIGNAL)
+    abort_signal: AbortSignal = field(default_factory=AbortSignal)
     _progress: Callable[[float | None, str], None] | None = None
 
     def is_resumed(self) -> bool:
@@ -321,10 +323,38 @@ class _Thread:
         self.left = False
 
     def __call__(self) -> Any:
-        value = self._fn()
+        try:
+            value = self._fn()
+        except StopIteration as e:  # a future cannot hold it, and would wait for ever
+            raise RuntimeError("the tool raised StopIteration") from e
         if self.left:
             self._late(value)
         return value
+
+
+async def _in_thread(body: Callable[[], Any]) -> Any:
+    """Runs it in a thread of its own: a body that never returns must not keep others from starting, nor Python from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result(value) if error is None else future.set_exception(error)
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = context.run(body)
+        except BaseException as e:  # noqa: BLE001 - also an Interrupt; it belongs to whoever waits
+            error = e
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+    threading.Thread(target=run, name="adjourn-tool", daemon=True).start()
+    return await future
 
 
 async def run_body(
@@ -340,7 +370,7 @@ async def run_body(
         else:
             body = _Thread(functools.partial(tool.fn, *args, **kwargs), late)
             try:
-                value = await asyncio.to_thread(body)
+                value = await _in_thread(body)
             except asyncio.CancelledError:
                 body.left = True
                 raise

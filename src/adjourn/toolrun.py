@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adjourn.errors import NotJSON
+from adjourn.errors import InvalidRequest, NotJSON
 from adjourn.events import CallRejected, Event, Json, Pause, ToolInterrupted, ToolRaised, ToolReturned
-from adjourn.observe import Observed, observed
-from adjourn.parts import ErrorInfo, Part, digest, new_id, to_json
+from adjourn.observe import Observed, Watched
+from adjourn.parts import ErrorInfo, Part, convert, digest, new_id, to_json, wire
 from adjourn.schema import Misfit
 from adjourn.setting import Progress, Setting
 from adjourn.state import Call
-from adjourn.tool import NO_SIGNAL, Interrupt, InterruptTool, Tool, ToolOutput, ToolRunContext, run_body
+from adjourn.tool import AbortSignal, Interrupt, InterruptTool, Tool, ToolOutput, ToolRunContext, run_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Run:
             call.request.input,
             setting.context,
             setting.session,
-            setting.signal or NO_SIGNAL,
+            setting.signal or AbortSignal(),
             self._progress,
         )
 
@@ -76,6 +76,8 @@ class Run:
             if tool.options.approval and not call.restarts and await self._needs_approval(tool):
                 pause = self._pause(Interrupt({"approval": tool.name, "input": call.input}), "approval")
                 return Outcome(ToolInterrupted(call.id, pause))
+        except Interrupt as interrupt:
+            return Outcome(ToolInterrupted(call.id, self._pause(interrupt, interrupt.reason)))
         except Exception as e:  # noqa: BLE001 - whatever a predicate raises must not open the gate
             return self._failed(tool, e)
         return None
@@ -85,7 +87,9 @@ class Run:
         if not callable(approval):
             return bool(approval)
         needed = approval(tool.shape.validated(self.args, self.kwargs), self.context)
-        return bool(await needed if inspect.isawaitable(needed) else needed)
+        needed = await needed if inspect.isawaitable(needed) else needed
+        self.args, self.kwargs = tool.shape.arguments(self.call.input, self.context)  # the predicate's are its own
+        return bool(needed)
 
     def _pause(self, interrupt: Interrupt, reason: str, response: Json = None) -> Pause:
         tool = self.tool
@@ -115,7 +119,7 @@ class Run:
             try:
                 if observers:
                     facts = {"key": setting.key, "call_id": self.call.id, "attempt": self.context.attempt}
-                    with observed(observers, seen := Observed("tool", tool.name, facts)):
+                    with Watched(observers, Observed("tool", tool.name, facts)) as seen:
                         value = seen.result = await self._attempt(tool)
                 else:
                     value = await self._attempt(tool)
@@ -135,6 +139,8 @@ class Run:
                 if delay > 0:
                     await setting.clock.sleep(delay)
                 self.context.attempt += 1
+                # What the failed attempt did to its arguments must not reach the next.
+                self.args, self.kwargs = tool.shape.arguments(self.call.input, self.context)
 
     def _late(self, value: Any) -> None:
         """The result of a thread that ran on after an abort or a timeout; called in that thread."""
@@ -160,7 +166,7 @@ class Run:
         content: Sequence[Part] | None = None
         metadata = None
         if isinstance(value, ToolOutput):
-            content, metadata, value = value.content or None, value.metadata or None, value.value
+            content, metadata, value = _parts(value.content) or None, value.metadata or None, value.value
             metadata = to_json(metadata, "tool output metadata") if metadata else None
         return Outcome(ToolReturned(self.call.id, to_json(value, "tool result"), content, metadata, self._took()))
 
@@ -176,3 +182,12 @@ class Run:
             return Outcome(ToolRaised(self.call.id, info, "model", took))
         info = ErrorInfo("INTERNAL", f"tool {tool.name!r} failed: {text}", "ToolFailed", {"tool": tool.name})
         return Outcome(ToolRaised(self.call.id, info, "caller", took), error)
+
+
+def _parts(content: Sequence[Any]) -> list[Part]:
+    """The content of a ToolOutput, with texts as parts; checked here, so that what is stored can be read back."""
+    parts = [Part(text=item) if isinstance(item, str) else item for item in content]
+    try:
+        return convert(wire(parts), list[Part])
+    except (TypeError, ValueError, InvalidRequest) as e:
+        raise NotJSON("$.content", f"holds something that is no part: {e}", "tool output") from e

@@ -50,7 +50,7 @@ from adjourn.events import (
     UserSaid,
     Verb,
 )
-from adjourn.parts import OURS, ErrorInfo, Message, Metadata, Part, ToolResponse, digest
+from adjourn.parts import OURS, ErrorInfo, Message, Metadata, Part, ToolResponse, digest, fresh
 from adjourn.state import Call, CallModel, Counts, Finished, Paused, RunTools, Step, Turn, Waiting
 
 
@@ -120,7 +120,7 @@ def _model_replied(turn: Turn, event: ModelReplied) -> Turn:
                 request = replace(request, ref=call_id)
                 part = replace(given, tool_request=request)
             seen.add(request.ref or "")
-            calls.append(Call(call_id, part, request.input))
+            calls.append(Call(call_id, part, fresh(request.input)))
         content.append(part)
     return replace(turn, open=replace(event.message, content=content), calls=tuple(calls))
 
@@ -204,8 +204,17 @@ def _note(outcome: str) -> Metadata:
 def _call_rejected(turn: Turn, event: CallRejected) -> Turn:
     turn, position, call = _running(turn, event.call)
     counts, tool = turn.counts, call.request.name
-    counts = replace(counts, argument_errors=_one_more(counts.argument_errors, tool))
+    if not _erred_beside(turn, call, ("arguments", "unknown_tool")):
+        counts = replace(counts, argument_errors=_one_more(counts.argument_errors, tool))
     return _put(turn, position, _answer(call, {"error": event.message}, None, _note(event.kind)), counts)
+
+
+def _erred_beside(turn: Turn, call: Call, outcomes: Sequence[str]) -> bool:
+    """Whether a sibling of the same tool erred in this round: the model has not seen that yet, so it counts once."""
+    return any(
+        c.request.name == call.request.name and c.response is not None and c.response.ours.get("outcome") in outcomes
+        for c in turn.calls
+    )
 
 
 def _one_more(counts: Mapping[str, int], key: str) -> Mapping[str, int]:
@@ -216,7 +225,8 @@ def _tool_raised(turn: Turn, event: ToolRaised) -> Turn:
     turn, position, call = _running(turn, event.call, event.took)
     counts = turn.counts
     if event.to == "model":
-        counts = replace(counts, tool_errors=_one_more(counts.tool_errors, call.request.name))
+        if not _erred_beside(turn, call, ("tool",)):
+            counts = replace(counts, tool_errors=_one_more(counts.tool_errors, call.request.name))
         content, metadata = _ran_with(call, None, _note("tool"))
         return _put(turn, position, _answer(call, {"error": event.error.message}, content, metadata), counts)
     if call.pause is None:
@@ -283,7 +293,7 @@ def _inward(turn: Turn, position: int, call: Call, decision: Metadata) -> Turn:
     """A pause that came through a nested agent: its call runs again, and takes the decision in there."""
     payload: Json = call.pause.payload if call.pause is not None else None
     shown_inside = cast(Metadata, payload).get("interrupt") if isinstance(payload, Mapping) else None
-    inner = {**decision, "interrupt": shown_inside}
+    inner = {**decision, "interrupt": shown_inside, "outer": call.pause.id if call.pause is not None else None}
     return _put(turn, position, replace(call, state="ready", restarts=(*call.restarts, {"inner": inner}), error=None))
 
 

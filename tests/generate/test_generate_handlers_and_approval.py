@@ -10,6 +10,7 @@ from adjourn import (
     Abort,
     Adjourn,
     HandlerAborted,
+    HandlerFailed,
     Interrupt,
     InvalidResponse,
     LimitReached,
@@ -245,10 +246,13 @@ async def test_the_answer_of_a_handler_is_validated_like_anyone_elses() -> None:
     def forbidden(interrupt: PausedCall) -> Any:
         return interrupt.restart()
 
-    with pytest.raises(InvalidResponse):
+    with pytest.raises(HandlerFailed) as failed:
         await ai.generate("go", tools=[ask], on_interrupt=wrong)
-    with pytest.raises(VerbNotAllowed):
+    assert isinstance(failed.value.__cause__, InvalidResponse)
+    assert failed.value.response.interrupts[0].name == "ask", "the pause is still there"
+    with pytest.raises(HandlerFailed) as failed:
         await ai.generate("go", model=ScriptedModel([call("ask")]), tools=[ask], on_interrupt=forbidden)
+    assert isinstance(failed.value.__cause__, VerbNotAllowed)
 
 
 async def test_handlers_also_decide_on_pauses_that_follow_a_resume() -> None:

@@ -18,7 +18,7 @@ from adjourn import (
     respond_to_interrupt,
     restart_tool,
 )
-from adjourn.errors import AdjournError
+from adjourn.errors import AdjournError, VerbNotAllowed
 from adjourn.model import ModelReply, ModelRequest
 from adjourn.testing import FakeClock, ScriptedModel, call
 
@@ -205,7 +205,7 @@ async def test_ten_approvals_at_once_are_one_cycle_also_when_they_are_given_one_
 
 
 @ways
-@pytest.mark.parametrize("bound", [0, 1, 3])
+@pytest.mark.parametrize("bound", [1, 3])
 async def test_restarts_of_one_call_are_bounded(carry: Carry, bound: int) -> None:
     ran = 0
 
@@ -243,6 +243,20 @@ async def test_restarts_of_one_call_are_bounded(carry: Carry, bound: int) -> Non
     assert restarted == bound
     assert ran == bound + 1
     assert_sendable(caught.value.response.messages)
+
+
+async def test_without_any_restarts_a_pause_can_still_be_answered_but_not_sent_round_again() -> None:
+    ai = Adjourn(model=ScriptedModel([call("gate"), "done"]))
+
+    @ai.tool()
+    async def gate() -> None:
+        raise Interrupt("?")
+
+    paused = await ai.generate("go", tools=[gate], limits=only(restarts=0))
+    with pytest.raises(VerbNotAllowed):
+        await ai.generate(resume_restart=paused.interrupts[0].restart(), limits=only(restarts=0))
+    done = await ai.generate(resume_respond=paused.interrupts[0].respond(1), limits=only(restarts=0))
+    assert done.text == "done"
 
 
 async def test_restarts_are_counted_for_each_call_by_itself() -> None:

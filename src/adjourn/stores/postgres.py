@@ -13,14 +13,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from adjourn.errors import StoreError, StoreUnavailable
 from adjourn.parts import new_id
 from adjourn.store import Tx
 from adjourn.stores.postgres_rows import PostgresTx
-from adjourn.stores.postgres_server import Connection, ConnectionPool, Server, conflict, passing, psycopg
+from adjourn.stores.postgres_server import Connection, Connections, Server, conflict, passing, psycopg
+from adjourn.stores.threads import Threads, never_free
 
 T = TypeVar("T")
 
@@ -75,22 +76,17 @@ class _Core:
         self._closed = False
         self._begin_anew()
         server.patiently(server.prepare)
-        self._open()
         _cores.add(self)
 
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._me = new_id()
         self._callbacks: list[Callable[[], None]] = []
-        self._pool: ConnectionPool[Connection] | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._connections = Connections(self.server)
+        self._threads: Threads | None = None
         self._changed = threading.Event()
         self._end = threading.Event()
         self._helpers: dict[str, threading.Thread] = {}
-
-    def _open(self) -> None:
-        self._pool = self.server.pool(self._size + 1)  # one for notifying
-        self._threads = ThreadPoolExecutor(self._size, "adjourn-postgres")
 
     # -- what any thread calls
 
@@ -103,8 +99,7 @@ class _Core:
                 future.set_exception(StoreUnavailable(f"the store in {self.server.place} was closed; open it again"))
                 return future
             if self._threads is None:
-                self._open()  # in a forked child
-            assert self._threads is not None
+                self._threads = Threads(self._size, "adjourn-postgres")
             try:
                 self._threads.submit(self._run, work, read, future)
             except RuntimeError as e:
@@ -130,17 +125,16 @@ class _Core:
             if self._closed:
                 return
             self._closed = True
-            threads, pool, helpers = self._threads, self._pool, list(self._helpers.values())
+            threads, helpers = self._threads, list(self._helpers.values())
         if threads is not None:
-            threads.shutdown()
+            threads.close()
         self._end.set()
         self._changed.set()
         for helper in helpers:
             # Python may collect a forgotten store in any thread, one of these too.
             if helper is not threading.current_thread():
                 helper.join()
-        if pool is not None:
-            pool.close()
+        self._connections.close()
 
     # -- transactions
 
@@ -174,24 +168,19 @@ class _Core:
             time.sleep(random.uniform(0.0, 0.02) * (conflicts or 1))
 
     def _with(self, step: Callable[[Connection], T], until: float) -> T:
-        """Runs `step` with a connection of the pool. Raises StoreUnavailable where there is none to be had."""
-        pool = self._pool
-        assert pool is not None
-        try:
-            db = pool.getconn(max(0.1, until - time.monotonic()))
-        except psycopg.OperationalError as e:  # PoolTimeout does not say why there is none
+        """Runs `step` with a connection, which is waited for. Raises StoreError where there is none to be had."""
+        while True:
             try:
-                self.server.connect().close()
-            except (psycopg.Error, StoreError) as reason:
-                raise self.server.explain(reason) from reason
-            raise StoreUnavailable(
-                f"all {self._size} connections to {self.server.place} were busy for {self.server.wait_seconds:.0f} s; nothing of "
-                "this change was kept. Give the store more `connections`, or look for slow transactions"
-            ) from e
+                db = self._connections.take()
+                break
+            except psycopg.Error as e:
+                if not passing(e) or time.monotonic() > until:
+                    raise self.server.explain(e) from e
+            time.sleep(random.uniform(0.05, 0.25))
         try:
             return step(db)
         finally:
-            pool.putconn(db)
+            self._connections.give_back(db)
 
     def _was_committed(self, number: str | None, error: Exception) -> bool:
         """Asks the server about a transaction whose commit was not answered."""
@@ -285,7 +274,7 @@ class _Core:
 
     def after_fork_in_child(self) -> None:
         # What was inherited is the parent's. Even to close it would say goodbye to the server in the parent's name.
-        _never_free(self._pool, self._helpers)
+        never_free(self._connections)
         self._begin_anew()
 
 
@@ -330,14 +319,6 @@ class _Attempt:
             db.rollback()
         except psycopg.Error:
             db.close()  # the pool replaces it, and the server rolls back by itself
-
-
-def _never_free(*values: Any) -> None:
-    """Keeps what was inherited from ever being closed in this process."""
-    import ctypes
-
-    for value in values:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 _cores: "weakref.WeakSet[_Core]" = weakref.WeakSet()

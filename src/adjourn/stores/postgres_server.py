@@ -2,6 +2,7 @@
 
 import random
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,7 +13,6 @@ from adjourn.stores.rows import migrations, queries, statements
 try:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
-    from psycopg_pool import ConnectionPool
 except ImportError:
     raise MissingExtra("PostgresStore", "postgres") from None
 
@@ -69,20 +69,6 @@ class Server:
         db = psycopg.connect(self._dsn, **self._options)
         self._configure(db)
         return db
-
-    def pool(self, size: int) -> "ConnectionPool[Connection]":
-        return ConnectionPool(
-            self._dsn,
-            kwargs=self._options,
-            min_size=1,
-            max_size=size,
-            open=True,
-            configure=self._configure,
-            name=f"adjourn-{self.schema}",
-            num_workers=1,
-            # A server that is away is asked for again by each work that waits, so that the pool never gives up on it.
-            reconnect_timeout=1.0,
-        )
 
     def _configure(self, db: Connection) -> None:
         row = db.execute(self.statements["server"]).fetchone()
@@ -192,6 +178,43 @@ class Server:
             f"{self.place} was lost in the middle of a commit ({said}), and could not be asked afterwards whether it was kept: "
             "it may be, whole, or not at all. Everything acknowledged before is safe. Open the session again to see where it is"
         )
+
+
+class Connections:
+    """Connections to a server, kept between uses.
+
+    Not psycopg's own pool: that connects in the background, gives up there after a while, and cannot say why. Here whoever
+    wants a connection makes it, waits, and is told.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self._free: list[Connection] = []
+        self._closed = False
+
+    def take(self) -> Connection:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        return self._server.connect()
+
+    def give_back(self, db: Connection) -> None:
+        with self._lock:
+            if not db.closed and not self._closed:
+                self._free.append(db)
+                return
+            # Where one was lost, the others were most likely lost with it.
+            lost, self._free = self._free, []
+        for one in [db, *lost]:
+            one.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        for db in free:
+            db.close()
 
 
 def passing(error: BaseException) -> bool:

@@ -93,7 +93,8 @@ def pack_events(events: Sequence[Event]) -> bytes:
     body = _encode_events(events)
     if len(body) < _SMALL:
         return body
-    deflate = zlib.compressobj(1, zlib.DEFLATED, -15, zdict=_USUAL)
+    # Level 1 with little memory: what is packed is short, and setting up costs more than packing.
+    deflate = zlib.compressobj(1, zlib.DEFLATED, -15, 4, zdict=_USUAL)
     return _PACKED + deflate.compress(body) + deflate.flush()
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +22,7 @@ from adjourn.errors import StoreError, StoreUnavailable
 from adjourn.store import Tx
 from adjourn.stores.sqlite_file import File, is_busy, is_storage
 from adjourn.stores.sqlite_rows import SQLiteTx
+from adjourn.stores.threads import Threads, never_free
 
 T = TypeVar("T")
 
@@ -74,11 +75,11 @@ class _Core:
         self.file = file
         self._callbacks: list[Callable[[], None]] = []
         self._closed = False
+        self._lock = threading.Lock()  # one at a time opens, closes or queues
         self._open()
         _cores.add(self)
 
     def _open(self) -> None:
-        self._lock = threading.Lock()  # one at a time opens, closes or queues
         self._gate = threading.RLock()  # held by the writer within a transaction, so that a fork can wait for its end
         self._reads = _Reads(self.file)
         self._queue: SimpleQueue[_Job | bool | None] = SimpleQueue()
@@ -108,7 +109,7 @@ class _Core:
                 return future
             reads = self._reads
             if _in_event_loop():
-                reads.pool().submit(reads.run, work, future)
+                reads.submit(work, future)
                 return future
         reads.run(work, future)
         return future
@@ -295,14 +296,14 @@ class _Core:
     def before_fork(self) -> None:
         """Waits until no transaction is open: then a child can let go of what it inherits without a trace."""
         self._lock.acquire()
-        self._quiet = self._gate.acquire(timeout=_FORK_SECONDS) and self._reads.pause(_FORK_SECONDS)
+        self._still = self._gate.acquire(timeout=_FORK_SECONDS)
+        self._quiet = self._still and self._reads.pause(_FORK_SECONDS)
 
     def after_fork_in_parent(self) -> None:
-        self._reads.resume()
-        try:
+        if self._quiet:
+            self._reads.resume()
+        if self._still:
             self._gate.release()
-        except RuntimeError:
-            pass  # it was not quiet in time
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
@@ -316,7 +317,7 @@ class _Core:
             if db is not None and self._quiet:
                 db.close()
             elif db is not None:
-                _never_free(db)
+                never_free(db)
         self._db = None
 
     def _open_in_child(self) -> None:
@@ -336,13 +337,14 @@ class _Reads:
         self._lock = threading.Lock()
         self._running = 0
         self._closed = False
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Threads | None = None
         self.idle: list[sqlite3.Connection] = []
 
-    def pool(self) -> ThreadPoolExecutor:
+    def submit(self, work: Callable[[Tx], Any], future: "Future[Any]") -> None:
+        """Runs it beside the caller."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(_READERS, "adjourn-sqlite-read")
-        return self._pool
+            self._pool = Threads(_READERS, "adjourn-sqlite-read")
+        self._pool.submit(self.run, work, future)
 
     def run(self, work: Callable[[Tx], Any], future: "Future[Any]") -> None:
         try:
@@ -380,24 +382,23 @@ class _Reads:
                 db.close()
 
     def pause(self, seconds: float) -> bool:
-        """Lets no read begin, and waits for those that run."""
+        """Lets no read begin until `resume`, once those that run are done. False where they take longer."""
         until = time.monotonic() + seconds
         while True:
             self._lock.acquire()
             if self._running == 0:
                 return True
+            self._lock.release()
             if time.monotonic() > until:
                 return False
-            self._lock.release()
             time.sleep(0.001)
 
     def resume(self) -> None:
-        if self._lock.locked():
-            self._lock.release()
+        self._lock.release()
 
     def close(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.close()
         with self._lock:
             self._closed = True
             idle, self.idle = self.idle, []
@@ -420,29 +421,28 @@ def _in_event_loop() -> bool:
     return True
 
 
-def _never_free(db: sqlite3.Connection) -> None:
-    """Keeps a connection that was inherited in the middle of something from ever being closed in this process."""
-    import ctypes
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
-
-
 _cores: "weakref.WeakSet[_Core]" = weakref.WeakSet()
 
 
+_forking: "list[_Core]" = []
+
+
 def _before_fork() -> None:
-    for core in list(_cores):
+    _forking[:] = _cores
+    for core in _forking:
         core.before_fork()
 
 
 def _after_fork_in_parent() -> None:
-    for core in list(_cores):
+    for core in _forking:
         core.after_fork_in_parent()
+    _forking.clear()
 
 
 def _after_fork_in_child() -> None:
-    for core in list(_cores):
+    for core in _forking:
         core.after_fork_in_child()
+    _forking.clear()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork

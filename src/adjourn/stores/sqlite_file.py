@@ -139,16 +139,18 @@ class File:
 
     def _check_place(self) -> None:
         path = self.path
-        if not path.parent.is_dir():
-            raise StoreUnavailable(f"there is no folder {path.parent} to keep {path.name} in; make it first")
         try:
+            if not path.parent.is_dir():
+                raise StoreUnavailable(f"there is no folder {path.parent} to keep {path.name} in; make it first")
             found = path.stat()
         except FileNotFoundError:
             if not os.access(path.parent, os.W_OK | os.X_OK):
                 raise StoreUnavailable(f"{path} cannot be made: the folder is not writable for this user") from None
             return
         except OSError as e:
-            raise StoreUnavailable(f"{path} cannot be opened: {e.strerror}") from e
+            raise StoreUnavailable(
+                f"{path} cannot be opened: {e.strerror}. See that this user may enter its folder"
+            ) from e
         if stat.S_ISDIR(found.st_mode):
             raise StoreUnavailable(f"{path} is a folder; give the path of a file in it, as in {path / 'sessions.db'}")
         if not stat.S_ISREG(found.st_mode):

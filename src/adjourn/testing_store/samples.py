@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from adjourn.events import Event, ModelReplied, Responded, Restarted, ToolReturned, ToolStarted, TurnEnded, UserSaid
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, ToolRequest, Usage
-from adjourn.store import Decision, InterruptRecord, SessionRecord, Snapshot
+from adjourn.store import Decision, InterruptRecord, Queued, SessionRecord, Snapshot
 
 ODD: dict[str, Any] = {
     "ü": "日本 🌍 \u202e",
@@ -30,7 +30,8 @@ def session_sample(id: str = "s1", **changes: Any) -> SessionRecord:
         holder="driver",
         lease_until=17.125,
         waiting=2,
-        queue=(Message("user", [Part(text="later 🌍")]),),
+        queue=(Queued("q1", Message("user", [Part(text="later 🌍")])),),
+        inner=("inner:one",),
     )
     return replace(whole, **changes)
 

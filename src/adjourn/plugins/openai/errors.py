@@ -1,10 +1,13 @@
 """What goes wrong with a call, as ModelError: the SDK's errors, errors inside a reply, and streams that break off."""
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
+
+import msgspec
 
 from adjourn.errors import ModelError
 
@@ -73,7 +76,7 @@ def from_sdk(error: Exception, provider: str, secret: str = "", *, begun: bool =
         made = ModelError(f"{provider}: {clean(str(error), secret)}", provider=provider)
     elif _is_transport(error):
         made = broken_off(provider, clean(str(error), secret))
-    elif isinstance(error, ValueError):  # of json: what came is not JSON
+    elif isinstance(error, (json.JSONDecodeError, msgspec.DecodeError, UnicodeDecodeError)):
         made = malformed(provider, clean(str(error), secret))
     return made
 

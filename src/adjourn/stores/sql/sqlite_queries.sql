@@ -107,8 +107,7 @@ WHERE owner = ?7 AND status = ?4 AND (created, id) > (?1, ?2)
   AND (?5 IS NULL OR tool = ?5) AND (?6 IS NULL OR agent = ?6)
 ORDER BY created, id LIMIT ?3;
 
--- In the next two a plus keeps the planner off an index that narrows less: a session has few interrupts, and few are
--- overdue.
+-- In the next two the planner is kept off the indexes that narrow less: a session has few interrupts, and few are overdue.
 
 -- name: interrupts_by_session
 SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM interrupts
@@ -118,7 +117,7 @@ WHERE session_id = ?9 AND (+created, id) > (?1, ?2) AND (?4 IS NULL OR +status =
 ORDER BY +created, id LIMIT ?3;
 
 -- name: interrupts_overdue
-SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM interrupts
+SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM interrupts INDEXED BY interrupts_expires
 WHERE status = 'open' AND expires_at IS NOT NULL AND expires_at <= ?8 AND (+created, id) > (?1, ?2)
   AND (?4 IS NULL OR ?4 = 'open')
   AND (?5 IS NULL OR +tool = ?5) AND (?6 IS NULL OR +agent = ?6) AND (?7 IS NULL OR +owner = ?7)
