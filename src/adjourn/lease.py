@@ -67,6 +67,8 @@ class Keeper:
         while self._legs:
             await asyncio.sleep(min(s.lease_seconds for s, _, _ in self._legs.values()) / 3)
             for snapshot_id, (store, leg, lost) in list(self._legs.items()):
+                if not leg().epoch:
+                    continue  # it has not been claimed yet, so there is no lease to lose
                 try:
                     work = partial(renew, leg=leg(), now=self._clock.now(), lease_seconds=store.lease_seconds)
                     await transact(store, work)

@@ -8,6 +8,7 @@ A store only has to do one thing: run a function over its rows as one transactio
 so every rule about leases, decisions and forks, is written once, in `ledger.py`, for all stores.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -21,6 +22,8 @@ from adjourn.events import Event, Json, Verb
 from adjourn.parts import Artifact, ErrorInfo, FinishReason, Message
 
 T = TypeVar("T")
+
+_log = logging.getLogger("adjourn.stores")
 
 SnapshotStatus = Literal["pending", "completed", "failed", "aborted"]
 InterruptStatus = Literal["open", "resolved", "expired", "cancelled"]
@@ -397,7 +400,10 @@ class MemoryStore:
                 future.set_exception(e)
         if not read:
             for callback in tuple(self._callbacks):
-                callback()
+                try:
+                    callback()
+                except Exception:  # noqa: BLE001 - a subscriber's trouble is not the writer's
+                    _log.exception("a subscriber of a MemoryStore failed")
         return future
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
