@@ -287,7 +287,7 @@ class Adjourn:
 
     def definitions(self, tools: Mapping[str, Tool[..., Any]]) -> Sequence[ToolDefinition]:
         """What a model is told about these tools."""
-        return [ToolDefinition(t.name, t.description, t.input_schema, t.output_schema) for t in tools.values()]
+        return [t.definition for t in tools.values()]
 
     def pick_tools(self, tools: Tools) -> Mapping[str, Tool[..., Any]]:
         """Tools by name, from tools, names and plain functions. Raises UnknownTool, DuplicateName."""
@@ -363,7 +363,7 @@ class _Call:
             config,
             shape_of(output) if output is not None else None,
             prepare,
-            as_handlers(on_interrupt, {**app.tools, **picked}),
+            None if on_interrupt is None else as_handlers(on_interrupt, {**app.tools, **picked}),
             context,
             None,
             abort_signal,

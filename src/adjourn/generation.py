@@ -132,8 +132,7 @@ def start(
     """A turn to begin or to go on with, from messages that end in no pause."""
     history = with_system(list(messages or ()), system)
     if prompt is not None:
-        turn = read(history, limits)
-        if turn.open is not None:
+        if history and history[-1].role == "model" and read(history, limits).open is not None:
             raise InvalidRequest(
                 "the messages end in a pause, so a new prompt has no place after them. Answer the pause "
                 "(resume_respond=, resume_restart=) or decline it first"
@@ -265,7 +264,7 @@ def _belongs(messages: Sequence[Message], turn: Turn) -> bool:
 
 
 def _asked(part: Part) -> bytes:
-    return canonical(wire(part.tool_request))
+    return canonical(part.tool_request)
 
 
 def _paused_turn(messages: Sequence[Message], limits: Limits) -> Turn:
@@ -320,7 +319,7 @@ async def run_generate(
     turn = driver.turn
     if turn.open is not None and (round_ is None or round_.closed or round_.turn is not turn):
         round_ = Round(turn, tools)
-    response = GenerateResponse[Any](driver, step, round_)
+    response: GenerateResponse[Any] = GenerateResponse(driver, step, round_)
     if isinstance(step, Finished):
         error = failure(step.end, driver.cause, response)
         if error is not None:

@@ -154,23 +154,44 @@ class AgentTurn:
         self.snapshot_id: str = new_id("n_")
         self.watcher = watcher
         self.signal = AbortSignal()
-        self.stored = asyncio.Event()
-        """Set when the turn is in the store (a background turn), or is over."""
         self._task: asyncio.Task[AgentOutput] | None = None
-        self._begun = asyncio.Event()
+        # Made when somebody waits on them: mostly nobody does, and each paused session would keep two.
+        self._begun: asyncio.Event | None = None
+        self._stored: asyncio.Event | None = None
+        self._is_stored = False
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, AgentOutput]]) -> None:
         """Starts it; for the session only."""
         self._task = asyncio.get_running_loop().create_task(self._run(work))
         self._task.add_done_callback(_read_exception)
-        self._begun.set()
+        if self._begun is not None:
+            self._begun.set()
+
+    async def stored(self) -> None:
+        """Returns when the turn is in the store (a background turn), or is over."""
+        if not self._is_stored and not self.done:
+            self._stored = self._stored or asyncio.Event()
+            await self._stored.wait()
+
+    def now_stored(self) -> None:
+        """It is; for the session only."""
+        self._is_stored = True
+        if self._stored is not None:
+            self._stored.set()
+
+    async def _has_begun(self) -> "asyncio.Task[AgentOutput]":
+        if self._task is None:
+            self._begun = self._begun or asyncio.Event()
+            await self._begun.wait()
+        assert self._task is not None
+        return self._task
 
     async def _run(self, work: Callable[[], Coroutine[Any, Any, AgentOutput]]) -> AgentOutput:
         _inside.set(self)
         try:
             return await work()
         finally:
-            self.stored.set()
+            self.now_stored()
             self.watcher.feed.close()
 
     @property
@@ -205,15 +226,11 @@ class AgentTurn:
 
     async def wait(self) -> AgentOutput:
         """The same as awaiting `output`."""
-        await self._begun.wait()
-        assert self._task is not None
-        return await asyncio.shield(self._task)
+        return await asyncio.shield(await self._has_begun())
 
     async def settled(self) -> None:
         """Returns when it rests, however it ended."""
-        await self._begun.wait()
-        assert self._task is not None
-        await asyncio.wait([self._task])
+        await asyncio.wait([await self._has_begun()])
 
     def poll(self) -> FinishReason | None:
         """How it ended, or None while it runs. A failure is "failed" here, not an exception."""

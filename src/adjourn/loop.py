@@ -240,11 +240,13 @@ class Driver:
         if sink is None:
             return
         content = chunk.content
-        if any(p.tool_request is not None for p in content):
-            # Half-made requests are no news: what runs and what pauses is told by the driver, once.
-            content = [p for p in content if p.tool_request is None]
-            if not content:
-                return
+        for part in content:
+            if part.tool_request is not None:
+                # Half-made requests are no news: what runs and what pauses is told by the driver, once.
+                content = [p for p in content if p.tool_request is None]
+                if not content:
+                    return
+                break
         if chunk.index != self._index or content is not chunk.content:
             chunk = Chunk(chunk.role, self._index, content, chunk.metadata)
         sink(chunk)

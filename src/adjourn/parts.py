@@ -90,7 +90,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", r
     @property
     def text(self) -> str:
         """All text parts, joined."""
-        return "".join([p.text for p in self.content if p.text is not None])
+        return _texts(self.content)
 
     @property
     def reasoning(self) -> str:
@@ -135,6 +135,12 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", rep
         )
 
 
+def _texts(content: Sequence[Part]) -> str:
+    if len(content) == 1:  # most of what is streamed
+        return content[0].text or ""
+    return "".join([p.text for p in content if p.text is not None])
+
+
 class Chunk(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
     """A piece of a message as it is being made. `index` grows by one with each new message of the turn."""
 
@@ -145,7 +151,7 @@ class Chunk(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", rep
 
     @property
     def text(self) -> str:
-        return "".join([p.text for p in self.content if p.text is not None])
+        return _texts(self.content)
 
     @property
     def reasoning(self) -> str:
@@ -319,6 +325,9 @@ def _struct(value: msgspec.Struct, path: str, what: str) -> Any:
 
 def fresh(value: Any) -> Any:
     """A copy of JSON data that shares nothing which can be changed."""
+    kind = cast(type[Any], type(value))
+    if kind in _PLAIN or kind is float:
+        return value
     if isinstance(value, Mapping):
         return {k: fresh(v) for k, v in cast(Mapping[str, Any], value).items()}
     if isinstance(value, (list, tuple)):

@@ -271,13 +271,14 @@ def _untitled(schema: Any, names: bool = False) -> Any:
 
 
 def _validate(adapter: "TypeAdapter[Any]", value: Any) -> Any:
-    from pydantic import ValidationError
-
     try:
-        return adapter.validate_python(value)
-    except ValidationError as e:
-        raise Misfit(_problems(e)) from None
+        # The adapter's own method, and an import up here, would each cost more than the validation.
+        return adapter.validator.validate_python(value)
     except Exception as e:
+        from pydantic import ValidationError
+
+        if isinstance(e, ValidationError):
+            raise Misfit(_problems(e)) from None
         raise Misfit([{"path": "$", "message": f"cannot be checked: {type(e).__name__}: {e}"}]) from e
 
 

@@ -380,9 +380,14 @@ class AgentSession:
         plan.before = self._current
         turn.begin(partial(self._leg, turn, plan))
         self._current = turn
+        turn.when_done(partial(self._rested, turn))
         if abort_signal is not None:
             turn.when_done(abort_signal.on_abort(lambda: turn.abort(abort_signal.reason)))
         return turn
+
+    def _rested(self, turn: AgentTurn) -> None:
+        if self._current is turn:
+            self._current = None
 
     async def _leg(self, handle: AgentTurn, plan: Plan) -> AgentOutput:
         before, plan.before = plan.before, None  # or every turn would keep the one before it alive
@@ -444,7 +449,7 @@ class AgentSession:
         try:
             if plan.detach:
                 await driver.flush()
-                handle.stored.set()
+                handle.now_stored()
             step = await driver.run()
         except BaseException as e:
             self._closed = self._closed or isinstance(e, SessionNotFound)  # deleted: it must not come back under its id

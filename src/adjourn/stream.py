@@ -1,11 +1,13 @@
 """What a watcher of a turn reads. The turn never waits for it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from adjourn.answer import PausedCall
-from adjourn.parts import Artifact, Chunk, FinishReason, Part, ToolRequest, ToolResponse
+from adjourn.parts import OURS, Artifact, Chunk, FinishReason, Metadata, Part, ToolRequest, ToolResponse
 from adjourn.setting import Progress
 
 T = TypeVar("T")
@@ -21,33 +23,21 @@ class TurnEnd:
         self.snapshot_id = snapshot_id
 
 
-class StreamChunk:
+class StreamChunk(msgspec.Struct):
     """One piece of news: text, a paused request, a tool's result, progress, an artifact, a state patch or the end.
 
-    Each property is None (or "") where the chunk is of another kind. `raw` is the message chunk in its wire form.
+    Each property is None (or "") where the chunk is of another kind. `raw` is the message chunk in its wire form. `said`
+    are all texts of the leg, and `upto` how many of them had come with this chunk.
     """
 
-    __slots__ = ("_seen", "_texts", "artifact", "custom_patch", "interrupt", "progress", "raw", "turn_end")
-
-    def __init__(
-        self,
-        raw: Chunk | None = None,
-        *,
-        interrupt: Any = None,
-        progress: Progress | None = None,
-        artifact: Artifact | None = None,
-        custom_patch: list[dict[str, Any]] | None = None,
-        turn_end: TurnEnd | None = None,
-        texts: list[str] | None = None,
-    ) -> None:
-        self.raw = raw
-        self.interrupt = interrupt
-        self.progress = progress
-        self.artifact = artifact
-        self.custom_patch = custom_patch
-        self.turn_end = turn_end
-        self._texts = texts
-        self._seen = len(texts) if texts is not None else 0
+    raw: Chunk | None = None
+    said: Sequence[str] = ()
+    upto: int = 0
+    interrupt: Any = None
+    progress: Progress | None = None
+    artifact: Artifact | None = None
+    custom_patch: list[dict[str, Any]] | None = None
+    turn_end: TurnEnd | None = None
 
     @property
     def text(self) -> str:
@@ -60,7 +50,7 @@ class StreamChunk:
     @property
     def accumulated_text(self) -> str:
         """All text of this leg up to and with this chunk."""
-        return "".join(self._texts[: self._seen]) if self._texts is not None else ""
+        return "".join(self.said[: self.upto])
 
     def _first(self, kind: str) -> Any:
         if self.raw is not None:
@@ -130,28 +120,33 @@ class Feed(Generic[T]):
 class Watcher:
     """Turns what the driver tells into chunks of a feed, and collects the interrupts on the way."""
 
-    __slots__ = ("_texts", "_wrap", "feed", "interrupts")
+    __slots__ = ("_said", "_wrap", "feed", "interrupts")
 
     def __init__(self, wrap: Callable[[PausedCall], Any] | None = None) -> None:
         self.feed: Feed[StreamChunk] = Feed()
         self.interrupts: list[Any] = []
         self._wrap = wrap
-        self._texts: list[str] = []
+        self._said: list[str] = []
 
     def __call__(self, news: Chunk | Progress | PausedCall) -> None:
         """The driver's sink."""
         if isinstance(news, Chunk):
-            text = news.text
-            if text and news.role == "model":
-                self._texts.append(text)
-            self.feed.put(StreamChunk(news, texts=self._texts))
+            said = self._said
+            if news.role == "model":
+                noted: Metadata = (news.metadata.get(OURS) if news.metadata is not None else None) or {}
+                if noted.get("discard"):
+                    said = self._said = []  # a failed attempt's text does not count
+                for part in news.content:
+                    if part.text:
+                        said.append(part.text)
+            self.feed.put(StreamChunk(news, said, len(said)))
         elif isinstance(news, PausedCall):
             self.pause(news if self._wrap is None else self._wrap(news))
         else:
-            self.feed.put(StreamChunk(progress=news, texts=self._texts))
+            self.feed.put(StreamChunk(None, self._said, len(self._said), progress=news))
 
     def pause(self, interrupt: Any) -> None:
         """A new pause: in the list before its chunk is in the feed."""
         self.interrupts.append(interrupt)
         part = Part(tool_request=interrupt.tool_request, metadata=interrupt.metadata)
-        self.feed.put(StreamChunk(Chunk("tool", 0, [part]), interrupt=interrupt, texts=self._texts))
+        self.feed.put(StreamChunk(Chunk("tool", 0, [part]), self._said, len(self._said), interrupt))

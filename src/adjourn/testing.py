@@ -107,7 +107,7 @@ def tool_context(
     if resumed is not None and resumed is not False:
         latest: Any = {} if resumed is True else resumed
         history = (*history, latest)
-    return ToolRunContext("c_test", "test", attempt, history, original_input, context, session)
+    return ToolRunContext("c_test", ("test",), attempt, history, original_input, context, session)
 
 
 class FakeClock:

@@ -14,6 +14,7 @@ import msgspec
 
 from adjourn.errors import DefinitionError
 from adjourn.events import Json, Verb
+from adjourn.model import ToolDefinition
 from adjourn.parts import Metadata, Part, digest, to_json
 from adjourn.schema import InputShape, TypeShape
 
@@ -128,7 +129,7 @@ class ToolRunContext:
     """What a tool may know about its own run. Take it as a parameter with this annotation, anywhere in the list."""
 
     call_id: str = ""
-    idempotency_key: str = ""
+    key_of: tuple[Any, ...] = ()
     attempt: int = 1
     restarts: tuple[Any, ...] = ()
     original_input: Any = None
@@ -136,6 +137,11 @@ class ToolRunContext:
     session: Any = None
     abort_signal: AbortSignal = field(default_factory=AbortSignal)
     _progress: Callable[[float | None, str], None] | None = None
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of one approved call, another one for an edited input."""
+        return digest(*self.key_of)
 
     def is_resumed(self) -> bool:
         """Whether somebody sent the call round again after a pause."""
@@ -250,6 +256,11 @@ class Tool(Generic[P, R]):
     def output_schema(self) -> Mapping[str, Any] | None:
         """The schema of the declared return type, where there is one."""
         return self.shape.output_schema()
+
+    @functools.cached_property
+    def definition(self) -> ToolDefinition:
+        """What a model is told about it."""
+        return ToolDefinition(self.name, self.description, self.input_schema, self.output_schema)
 
     @functools.cached_property
     def version(self) -> str:

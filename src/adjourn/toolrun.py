@@ -9,7 +9,7 @@ from typing import Any
 from adjourn.errors import InvalidRequest, NotJSON
 from adjourn.events import CallRejected, Event, Json, Pause, ToolInterrupted, ToolRaised, ToolReturned
 from adjourn.observe import Observed, Watched
-from adjourn.parts import ErrorInfo, Part, convert, digest, new_id, to_json, wire
+from adjourn.parts import ErrorInfo, Part, convert, new_id, to_json, wire
 from adjourn.schema import Misfit
 from adjourn.setting import Progress, Setting
 from adjourn.state import Call
@@ -36,7 +36,7 @@ class Run:
         self.kwargs: Mapping[str, Any] = {}
         self.context = ToolRunContext(
             call.id,
-            digest(setting.key, call.id, call.input),
+            (setting.key, call.id, call.input),
             1,
             call.restarts,
             call.request.input,

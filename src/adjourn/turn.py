@@ -384,7 +384,7 @@ def _ran(call: Call, reason: str) -> str:
 def _close(turn: Turn) -> Turn:
     assert turn.open is not None
     counts = turn.counts
-    here = repeats_in_round(turn.calls)
+    here = repeats_in_round(turn.calls) if any(c.pauses for c in turn.calls) else {}
     if here:
         total = {**counts.pauses, **{k: counts.pauses.get(k, 0) + n for k, n in here.items()}}
         counts = replace(counts, pauses=total)

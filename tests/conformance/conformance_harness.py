@@ -282,7 +282,7 @@ class AgentSpec:
             detach = bool(given.get("detach")) or alone
             turn = self._begun(session, given, detach)
             if detach:
-                await turn.stored.wait()
+                await turn.stored()
                 output = {"sessionId": session.id, "snapshotId": turn.snapshot_id}
                 continue
             chunks += [chunk async for chunk in turn.stream]

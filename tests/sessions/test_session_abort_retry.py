@@ -125,7 +125,7 @@ async def test_the_process_whose_turn_was_aborted_elsewhere_keeps_nothing_more(w
     process = world.process(late)
     session = process.connect()
     turn = session.send("go", detach=True)
-    await turn.stored.wait()
+    await turn.stored()
     other = world.process("next")
     assert await other.agent.abort(turn.snapshot_id) == "pending"
     gate.set()

@@ -172,7 +172,7 @@ async def test_a_background_turn_is_stored_before_it_is_over_and_streams_nothing
     process = world.process(slow)
     session = process.connect()
     turn = session.send("go", detach=True)
-    await turn.stored.wait()
+    await turn.stored()
     assert turn.poll() is None
     view = await world.process().agent.get_snapshot(snapshot_id=turn.snapshot_id)
     assert view is not None
@@ -224,7 +224,7 @@ async def test_a_background_turn_is_aborted_by_its_handle(world: World) -> None:
     process = world.process(never, "next")
     session = process.connect()
     turn = session.send("go", detach=True)
-    await turn.stored.wait()
+    await turn.stored()
     turn.abort("enough")
     assert (await turn.wait()).finish_reason == "aborted"
     assert (await session.send("again").output).text == "next"
