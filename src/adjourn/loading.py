@@ -80,21 +80,15 @@ def stand(loaded: Loaded, limits: Limits) -> Standing:
             artifacts[artifact.name or new_id("a_")] = artifact
     last = chain[-1] if chain else None
     reopened = last is not None and (last.messages is None or last.status in _RETRIABLE) and not last.folded
-    for snapshot in chain:
-        over = snapshot.messages is not None and not (
-            reopened and last is not None and snapshot.turn_id == last.turn_id
-        )
-        if over and snapshot.messages is not None:
-            history += _of_this_turn_only(chain, snapshot)
+    # A turn that failed and was retried ends twice: only its last end counts, with all that the turn added.
+    last_ends = {s.turn_id: s for s in chain if s.messages is not None}
+    if reopened and last is not None:
+        last_ends.pop(last.turn_id, None)
+    for snapshot in last_ends.values():
+        history += snapshot.messages or ()
     turn = None
     if reopened:
         turn = begin(tuple(history), limits)
         for event in loaded.events:
             turn = record(turn, event)
     return Standing(tuple(history), turn, state, tuple(artifacts.values()))
-
-
-def _of_this_turn_only(chain: Sequence[Snapshot], snapshot: Snapshot) -> Sequence[Message]:
-    """A turn that failed and was retried ends twice: only its last end counts, with all that the turn added."""
-    later = any(s.turn_id == snapshot.turn_id and s.messages is not None for s in chain[chain.index(snapshot) + 1 :])
-    return () if later else snapshot.messages or ()

@@ -17,7 +17,7 @@ from stores.corpus.make_corpus import TABLES, dump
 from stores.store_kit import Driver, Place, do
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
-FORMATS = sorted(int(re.findall(r"\d+", p.name)[0]) for p in CORPUS.glob("format_*.db"))
+FORMATS = sorted(int(re.findall(r"\d+", p.name)[0]) for p in CORPUS.glob("format_*.stored"))
 
 
 def _expected(number: int) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_there_is_a_stored_file_of_every_format() -> None:
 @pytest.mark.parametrize("number", FORMATS)
 def test_a_sqlite_file_of_this_format_is_read_whole_and_goes_on(number: int, tmp_path: Path) -> None:
     place = Place("sqlite", tmp_path)
-    shutil.copy(CORPUS / f"format_{number}.db", place.path)
+    shutil.copy(CORPUS / f"format_{number}.stored", place.path)
     store = place.open()
     assert dump(store) == _expected(number)
     _still_works(store)

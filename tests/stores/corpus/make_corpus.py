@@ -1,6 +1,6 @@
 """Writes the stored files of the newest format: ``python tests/stores/corpus/make_corpus.py``.
 
-Run once, when a format is released; what it wrote for older formats is never written again. SQLite: ``format_N.db``.
+Run once, when a format is released; what it wrote for older formats is never written again. SQLite: ``format_N.stored``.
 PostgreSQL (in ``scripts/with_postgres.py``): one text file a table, as COPY gives it, in ``postgres_N/``. What they hold is in
 ``format_N.json``, as it was put.
 """
@@ -90,7 +90,7 @@ def dump(store: Store) -> dict[str, Any]:
 
 def main() -> None:
     number = len(migrations("sqlite"))
-    path = HERE / f"format_{number}.db"
+    path = HERE / f"format_{number}.stored"
     path.unlink(missing_ok=True)
     store = SQLiteStore(path)
     fill(store)
