@@ -344,7 +344,7 @@ def _stored(options: AgentOptions, store: Store) -> AgentOptions:
 
 def _is_text(value: Any) -> bool:
     try:
-        return bool(value.encode())
+        return bool(value.encode()) and "\0" not in value
     except (AttributeError, UnicodeEncodeError):
         return False
 

@@ -89,6 +89,7 @@ class InputShape:
             given[parameter.name] = (hint, parameter)
             self._names.append(parameter.name)
         self._whole = False
+        self.schema: Schema = {}
         self._known: frozenset[str] | None = None
         only = next(iter(given.values())) if len(given) == 1 else None
         if only is not None and only[1].default is inspect.Parameter.empty and _is_object(only[0]):

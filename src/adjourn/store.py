@@ -213,6 +213,10 @@ class Tx(Protocol):
 class Store(Protocol):
     """Where sessions are kept.
 
+    A work may run more than once (a lock, a lost connection), so it does nothing but read and write rows. Works that are not
+    waited for are done in no order. In a writing work only `tx.session()` locks. Events need their snapshot, put by the same
+    work or an earlier one. The `id` of a record, and the session it belongs to, never change.
+
     `submit` runs `work` over the rows as one transaction, in any thread, and its future holds what `work` returned or
     raised; where it raised, nothing was changed. When the future is done, the change is durable. A `read` does not
     change anything and may run beside others. The future must not be cancelled by whoever waits for it.

@@ -74,14 +74,14 @@ class KillingStore:
         self.store.close()
 
 
-def open_store(where: str, folder: Path, name: str) -> Any:
+def open_store(where: str, folder: Path, name: str, lease: float = LEASE) -> Any:
     if where == "sqlite":
         from adjourn.stores.sqlite import SQLiteStore
 
-        return SQLiteStore(folder / f"{name}.db", lease_seconds=LEASE)
+        return SQLiteStore(folder / f"{name}.db", lease_seconds=lease)
     from adjourn.stores.postgres import PostgresStore
 
-    return PostgresStore(where, schema=name, lease_seconds=LEASE)
+    return PostgresStore(where, schema=name, lease_seconds=lease)
 
 
 def build(store: Store, scenario: str, effects: Path, death: Death) -> Any:

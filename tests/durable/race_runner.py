@@ -68,7 +68,8 @@ def main() -> None:
     effects = folder / "effects"
 
     def agent() -> Any:
-        return build(open_store(where, folder, NAME), "restart", effects, Death(None))
+        # Nobody dies here, so no lease may end while a driver waits for its turn on a busy machine.
+        return build(open_store(where, folder, NAME, lease=30.0), "restart", effects, Death(None))
 
     def make() -> None:
         async def work() -> None:

@@ -1,5 +1,9 @@
 """Whether data fits a schema, held against the `jsonschema` package."""
 
+# What is tested here is untyped on purpose.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportUnknownLambdaType=false, reportUnnecessaryTypeIgnoreComment=false, reportUnknownMemberType=false
+
 import enum
 import re
 from datetime import datetime

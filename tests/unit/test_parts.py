@@ -1,5 +1,9 @@
 """Messages, their codec, and what may become JSON."""
 
+# What is tested here is untyped on purpose.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportUnknownLambdaType=false, reportUnnecessaryTypeIgnoreComment=false, reportUnknownMemberType=false
+
 import base64
 import enum
 import json

@@ -1,5 +1,9 @@
 """From signatures and types to JSON schema, and from a model's arguments to Python values."""
 
+# What is tested here is untyped on purpose.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportUnknownLambdaType=false, reportUnnecessaryTypeIgnoreComment=false, reportUnknownMemberType=false
+
 import enum
 import functools
 from collections.abc import Callable

@@ -1,5 +1,9 @@
 """What holds for every turn, whatever happens to it: the machine is walked at random through everything it allows."""
 
+# What is tested here is untyped on purpose.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportUnknownLambdaType=false, reportUnnecessaryTypeIgnoreComment=false, reportUnknownMemberType=false
+
 import os
 import random
 from collections.abc import Mapping, Sequence
