@@ -154,45 +154,55 @@ class AgentTurn:
         self.snapshot_id: str = new_id("n_")
         self.watcher = watcher
         self.signal = AbortSignal()
-        self._task: asyncio.Task[AgentOutput] | None = None
-        # Made when somebody waits on them: mostly nobody does, and each paused session would keep two.
-        self._begun: asyncio.Event | None = None
-        self._stored: asyncio.Event | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop it runs on, once it has begun."""
+        self._task: asyncio.Task[None] | None = None
+        self._outcome: AgentOutput | BaseException | None = None
         self._is_stored = False
+        # Futures of our own: a shielded task would cost whoever waits two more rounds of the event loop.
+        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting_stored: list[asyncio.Future[None]] = []
+        self._callbacks: list[Callable[[], Any]] = []
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, AgentOutput]]) -> None:
         """Starts it; for the session only."""
-        self._task = asyncio.get_running_loop().create_task(self._run(work))
-        self._task.add_done_callback(_read_exception)
-        if self._begun is not None:
-            self._begun.set()
+        self.loop = asyncio.get_running_loop()
+        self._task = self.loop.create_task(self._run(work))
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, AgentOutput]]) -> None:
+        _inside.set(self)
+        try:
+            self._outcome = await work()
+        except asyncio.CancelledError as e:
+            self._outcome = e
+            raise
+        except BaseException as e:  # noqa: BLE001 - it is raised to whoever asks for the output
+            self._outcome = e
+        finally:
+            self._task = None
+            self.now_stored()
+            self.watcher.feed.close()
+            callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                callback()
+            _wake(self._waiting)
+
+    def now_stored(self) -> None:
+        """It is in the store; for the session only."""
+        self._is_stored = True
+        _wake(self._waiting_stored)
 
     async def stored(self) -> None:
         """Returns when the turn is in the store (a background turn), or is over."""
-        if not self._is_stored and not self.done:
-            self._stored = self._stored or asyncio.Event()
-            await self._stored.wait()
+        if not self._is_stored:
+            await _join(self._waiting_stored)
 
-    def now_stored(self) -> None:
-        """It is; for the session only."""
-        self._is_stored = True
-        if self._stored is not None:
-            self._stored.set()
-
-    async def _has_begun(self) -> "asyncio.Task[AgentOutput]":
-        if self._task is None:
-            self._begun = self._begun or asyncio.Event()
-            await self._begun.wait()
-        assert self._task is not None
-        return self._task
-
-    async def _run(self, work: Callable[[], Coroutine[Any, Any, AgentOutput]]) -> AgentOutput:
-        _inside.set(self)
-        try:
-            return await work()
-        finally:
-            self.now_stored()
-            self.watcher.feed.close()
+    def when_done(self, callback: Callable[[], Any]) -> None:
+        """Calls back when it rests; for the session only."""
+        if self._outcome is not None:
+            callback()
+        else:
+            self._callbacks.append(callback)
 
     @property
     def stream(self) -> AsyncIterator[StreamChunk]:
@@ -214,7 +224,7 @@ class AgentTurn:
     @property
     def done(self) -> bool:
         """Whether it rests."""
-        return self._task is not None and self._task.done()
+        return self._outcome is not None
 
     @property
     def output(self) -> Coroutine[Any, Any, AgentOutput]:
@@ -226,20 +236,24 @@ class AgentTurn:
 
     async def wait(self) -> AgentOutput:
         """The same as awaiting `output`."""
-        return await asyncio.shield(await self._has_begun())
+        await self.settled()
+        if isinstance(self._outcome, AgentOutput):
+            return self._outcome
+        assert self._outcome is not None
+        raise self._outcome
 
     async def settled(self) -> None:
         """Returns when it rests, however it ended."""
-        await asyncio.wait([await self._has_begun()])
+        if self._outcome is None:
+            await _join(self._waiting)
 
     def poll(self) -> FinishReason | None:
         """How it ended, or None while it runs. A failure is "failed" here, not an exception."""
-        task = self._task
-        if task is None or not task.done():
+        if self._outcome is None:
             return None
-        if task.cancelled():
+        if isinstance(self._outcome, asyncio.CancelledError):
             return "aborted"
-        return "failed" if task.exception() is not None else task.result().finish_reason
+        return self._outcome.finish_reason if isinstance(self._outcome, AgentOutput) else "failed"
 
     def fail(self, error: Exception) -> None:
         """It will never begin; for the session only."""
@@ -248,16 +262,6 @@ class AgentTurn:
             raise error
 
         self.begin(never)
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop it runs on, once it has begun."""
-        return self._task.get_loop() if self._task is not None else None
-
-    def when_done(self, callback: Callable[[], Any]) -> None:
-        """Calls back when it rests; for the session only."""
-        if self._task is not None:
-            self._task.add_done_callback(lambda _: callback())
 
     def abort(self, reason: str = "aborted by the caller") -> None:
         """Ends it: what runs is cancelled, no result is made up, and the session takes the next message."""
@@ -272,6 +276,14 @@ def inside(turn: "AgentTurn | None") -> bool:
     return turn is not None and not turn.done and _inside.get() is turn
 
 
-def _read_exception(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled():
-        task.exception()  # who only reads the stream must not be warned about an error that nobody fetched
+async def _join(waiting: "list[asyncio.Future[None]]") -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting.append(future)
+    await future
+
+
+def _wake(waiting: "list[asyncio.Future[None]]") -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+    waiting.clear()

@@ -5,21 +5,17 @@ queues. It keeps a conversation and cannot be given one. But equal texts get equ
 never saw a conversation feeds it again from the start, and one that just had its beginning goes on from there.
 """
 
-import asyncio
 import importlib
 import os
-import queue
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from adjourn.errors import MissingExtra, ModelError
 from adjourn.parts import canonical
 from adjourn.plugins.local.dialect import Line
+from adjourn.plugins.local.worker import Worker
 
-T = TypeVar("T")
 Reply: TypeAlias = Mapping[str, Any]
 """What the engine says: `function_calls`, `suppressed_calls`, `reasoning`, `confidence`, `error`, `error_code`, ...
 
@@ -46,39 +42,6 @@ async def load() -> None:
 async def converse(setup: Setup, lines: Sequence[Line]) -> Reply:
     """The engine's reply to the last line, said after the others. Raises ModelError, MissingExtra."""
     return await _thread.run(lambda: _engine.converse(setup, lines))
-
-
-class _Thread:
-    """Runs what it is given, in the order it came.
-
-    It is a daemon, so that a program can end while the engine is busy with what nobody waits for any more.
-    """
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    async def run(self, job: Callable[[], T]) -> T:
-        """The result of the job. One that is cancelled while it still queues is never begun."""
-        with self._starting:
-            if self._thread is None or not self._thread.is_alive():  # not alive: in a forked child
-                self._thread = threading.Thread(target=self._work, name="adjourn-needle", daemon=True)
-                self._thread.start()
-        future: Future[T] = Future()
-        self._jobs.put((job, future))
-        return await asyncio.wrap_future(future)
-
-    def _work(self) -> None:
-        while True:
-            job, future = self._jobs.get()
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = job()
-                except BaseException as e:  # noqa: BLE001 - it belongs to whoever waits; the thread goes on
-                    future.set_exception(e)
-                else:
-                    future.set_result(result)
 
 
 class _Engine:
@@ -152,5 +115,5 @@ def _same_calls(recorded: Sequence[Any], reply: Reply) -> bool:
     return canonical(recorded) == canonical([{"name": c.get("name"), "arguments": c.get("arguments")} for c in made])
 
 
-_thread = _Thread()
+_thread = Worker("adjourn-needle")
 _engine = _Engine()

@@ -1,18 +1,20 @@
 """The model `local/needle`: Needle 3, 121 million parameters at 2 bits, from the module `needle`.
 
 It takes texts and gives calls. It writes no prose, so the closing text is ours: what the tools returned, and the
-model's own note, labelled as such. What it says beside its calls is kept in the metadata under `needle`.
+model's own note, labelled as such. Where `local/smollm2` is installed, a sentence by that model comes before it, as a
+part of its own whose metadata says who wrote it; what the tools returned still follows, because so small a model may
+tell it wrongly. What Needle says beside its calls is kept in the metadata under `needle`.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
-from adjourn.errors import ModelError
+from adjourn.errors import MissingExtra, ModelError
 from adjourn.model import Emit, ModelReply, ModelRequest, ToolDefinition
-from adjourn.parts import Chunk, Message, Part, ToolRequest, convert
+from adjourn.parts import Chunk, Message, Part, ToolRequest, Usage, convert
 from adjourn.plugins.local.dialect import (
     Line,
     begins_turn,
@@ -26,7 +28,15 @@ from adjourn.plugins.local.dialect import (
 from adjourn.plugins.local.engine import Reply, Setup, converse, load
 
 KEY = "needle"
-"""The metadata key of what the engine said: `confidence`, `reasoning`, `suppressed_calls`, `ungrounded`, `diverged`."""
+"""The metadata key of what the engine said: `confidence`, `reasoning`, `suppressed_calls`, `ungrounded`, `diverged`.
+
+On a part of the closing text, `written_by` is the model that wrote it.
+"""
+
+Writer: TypeAlias = Callable[[str, str], Awaitable[tuple[str, Usage]]]
+"""Takes what the user said and what the tools returned; gives a sentence, or nothing, and what that cost."""
+
+_WRITER = "local/smollm2"
 
 
 class NeedleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +55,8 @@ class Needle:
 
     name = "local/needle"
 
-    def __init__(self, max_tools: int = 30, max_characters: int = 8_000) -> None:
+    def __init__(self, max_tools: int = 30, max_characters: int = 8_000, writer: Writer | None = None) -> None:
+        self._writer = writer
         self._max_tools = max_tools
         self._max_characters = max_characters
 
@@ -62,14 +73,30 @@ class Needle:
             calls = _calls(reply, config)
             if calls:
                 return _calling(reply, calls)
+        usage = Usage()
         if request.output_schema is None:
-            text = closing_text(request.messages, reply)
+            content = [Part(text=closing_text(request.messages, reply))]
+            written, usage = await self._sentence(request.messages, reply)
+            if written:
+                content.insert(0, Part(text=f"{written}\n", metadata={KEY: {"written_by": _WRITER}}))
         else:
             text, reply = await self._extract(request, request.output_schema, system, config)
+            content = [Part(text=text)]
         if request.streaming:
-            emit(Chunk(content=[Part(text=text)]))
-        message = Message("model", [Part(text=text)], {KEY: _beside(reply)})
-        return ModelReply(message, "length" if reply.get("error_code") == "truncated" else "stop", raw=reply)
+            emit(Chunk(content=content))
+        message = Message("model", content, {KEY: _beside(reply)})
+        return ModelReply(message, "length" if reply.get("error_code") == "truncated" else "stop", usage, raw=reply)
+
+    async def _sentence(self, messages: Sequence[Message], reply: Reply) -> tuple[str, Usage]:
+        """What the other model makes of the results; nothing where there are none, or it cannot."""
+        turn = messages[max((i for i, m in enumerate(messages) if begins_turn(m)), default=0) :]
+        unfinished = reply.get("error") or reply.get("suppressed_calls")
+        if self._writer is None or unfinished or not any(m.role == "tool" for m in turn):
+            return "", Usage()
+        try:
+            return await self._writer(turn[0].text, closing_text(turn, {}))
+        except (ModelError, MissingExtra):
+            return "", Usage()
 
     async def _ask(
         self, system: str, tools: Sequence[ToolDefinition], lines: Sequence[Line], config: NeedleConfig
