@@ -155,8 +155,10 @@ class _Engine:
                     return True
                 told.usage = said.get("usage") or told.usage
                 piece = ""
-                for choice in said.get("choices") or ():
-                    piece = (choice.get("delta") or {}).get("content") or ""
+                choices: list[dict[str, Any]] = said.get("choices") or []
+                for choice in choices:
+                    delta: dict[str, Any] = choice.get("delta") or {}
+                    piece = delta.get("content") or ""
                     told.text += piece
                     told.finish = choice.get("finish_reason") or told.finish
                 return stop(piece)

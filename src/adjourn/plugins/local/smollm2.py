@@ -78,8 +78,11 @@ class SmolLM2:
             "seed": config.seed,
         }
         if schema is None:
-            listen = (lambda piece: emit(Chunk(content=[Part(text=piece)]))) if request.streaming else None
-            told = await complete(body, listen)
+
+            def listen(piece: str) -> None:
+                emit(Chunk(content=[Part(text=piece)]))
+
+            told = await complete(body, listen if request.streaming else None)
             return _reply([Part(text=told.text)] if told.text else [], told)
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}
         told = await complete(body)
@@ -92,9 +95,7 @@ class SmolLM2:
 def _reply(content: Sequence[Part], told: Told) -> ModelReply:
     usage = told.usage
     details: Mapping[str, Any] = usage.get("prompt_tokens_details") or {}
-    counted = Usage(
-        usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0), details.get("cached_tokens", 0)
-    )
+    counted = Usage(usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0), details.get("cached_tokens", 0))
     reason = told.finish if told.finish in ("stop", "length") else "other"
     if reason == "length" and any(p.tool_request for p in content):
         reason = "stop"  # the call is whole
@@ -143,13 +144,15 @@ def chat(messages: Sequence[Message], tools: Sequence[ToolDefinition], output: J
 
 def _described(tool: ToolDefinition) -> str:
     properties: Mapping[str, Any] = (tool.input_schema or {}).get("properties") or {}
-    words = [f"{name} ({d})" if (d := _description(p)) else name for name, p in properties.items()]
+    words = [_argument(name, schema) for name, schema in properties.items()]
     return f"- {tool.name}: {tool.description} Arguments: {', '.join(words) or 'none'}."
 
 
-def _description(schema: Json) -> str:
-    rules = cast(Mapping[str, Any], schema) if isinstance(schema, Mapping) else {}
-    return str(rules.get("description") or "")
+def _argument(name: str, schema: Json) -> str:
+    if not isinstance(schema, Mapping):  # `true`: anything
+        return name
+    description = cast(Mapping[str, Any], schema).get("description")
+    return f"{name} ({description})" if description else name
 
 
 def _said(message: Message) -> str:
