@@ -163,8 +163,9 @@ class PausedCall:
 
 def as_paused(interrupt: Any) -> PausedCall:
     """`interrupt` as a PausedCall: one already, or the part of a paused message that carries it."""
-    if isinstance(interrupt, PausedCall):
-        return interrupt
+    inner: Any = getattr(interrupt, "paused", interrupt)  # an agent's interrupt holds the call itself
+    if isinstance(inner, PausedCall):
+        return inner
     if isinstance(interrupt, Part) and interrupt.tool_request is not None:
         call = read_call(interrupt)
         if call.pause is not None:

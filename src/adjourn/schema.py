@@ -226,11 +226,18 @@ def _of_parameters(
         model = create_model(name, __config__=ConfigDict(extra="forbid", validate_default=False), **fields)
         adapter = TypeAdapter(model)
         return adapter, _json_schema(adapter, f"tool {name!r}")
-    except (SignatureError, *_undescribed()):
-        for parameter_name, (hint, _) in given.items():
-            where = f"tool {name!r}, parameter {parameter_name!r}"
-            _json_schema(_adapter(hint, where), where)  # raises for the one that is to blame
-        raise
+    except (SignatureError, *_undescribed()) as e:
+        tried = [_problem(hint, f"tool {name!r}, parameter {n!r}") for n, (hint, _) in given.items()]
+        to_blame = [p for p in tried if p is not None]
+        raise (to_blame or [SignatureError(f"tool {name!r} cannot be described as JSON: {_first_line(e)}")])[0] from e
+
+
+def _problem(hint: Any, where: str) -> SignatureError | None:
+    try:
+        _json_schema(_adapter(hint, where), where)
+    except SignatureError as e:
+        return e
+    return None
 
 
 def _undescribed() -> tuple[type[Exception], ...]:
