@@ -1,0 +1,203 @@
+"""The context parameter, callables that are no plain functions, and signatures that cannot be described."""
+
+# What is tested here is untyped on purpose.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportUnknownLambdaType=false, reportUnnecessaryTypeIgnoreComment=false, reportUnknownMemberType=false
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import pytest
+from pydantic import BaseModel
+
+from adjourn.errors import SignatureError
+from adjourn.schema import TypeShape
+from adjourn.tool import ToolRunContext
+from unit.schema_kit import Line, NotDescribable, Size, called, misfit, shape
+
+if TYPE_CHECKING:
+    from nowhere import Nowhere  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+
+# -- the context parameter -------------------------------------------------------------------------------------------
+
+
+def test_the_context_is_passed_wherever_it_stands_and_never_shown_to_the_model() -> None:
+    def first(ctx: ToolRunContext, n: int) -> Any:
+        return ctx, n
+
+    def last(n: int, ctx: ToolRunContext) -> Any:
+        return ctx, n
+
+    def keyword(n: int, *, run: ToolRunContext) -> Any:
+        return run, n
+
+    def positional(ctx: ToolRunContext, n: int, /) -> Any:
+        return ctx, n
+
+    def between(n: int, ctx: Optional[ToolRunContext], /, m: int = 1) -> Any:  # noqa: UP045
+        return ctx, n
+
+    def optional(n: int, ctx: ToolRunContext | None = None) -> Any:
+        return ctx, n
+
+    def quoted(n: int, ctx: "ToolRunContext | None" = None) -> Any:
+        return ctx, n
+
+    def annotated(n: int, ctx: Annotated[ToolRunContext, "mine"]) -> Any:
+        return ctx, n
+
+    def both(n: int, ctx: Annotated[ToolRunContext | None, "mine"] = None) -> Any:
+        return ctx, n
+
+    context = ToolRunContext()
+    for fn in (first, last, keyword, positional, between, optional, quoted, annotated, both):
+        assert "n" in shape(fn).schema["properties"]
+        assert not {"ctx", "run"} & set(shape(fn).schema["properties"]), fn.__name__
+        assert called(fn, {"n": 1}, context) == (context, 1), fn.__name__
+
+
+def test_a_model_cannot_hand_in_the_context() -> None:
+    def fn(n: int, ctx: ToolRunContext) -> None: ...
+
+    assert misfit(fn, {"n": 1, "ctx": {}}) == ["$.ctx: there is no such argument"]
+
+
+def test_a_predicate_gets_the_validated_arguments_without_the_context() -> None:
+    def fn(a: int, ctx: ToolRunContext, /, b: Size) -> None: ...
+
+    def whole(line: Line, ctx: ToolRunContext) -> None: ...
+
+    made = shape(fn)
+    assert made.validated(*made.arguments({"a": 1, "b": "s"}, ToolRunContext())) == {"a": 1, "b": Size.SMALL}
+    made = shape(whole)
+    assert made.validated(*made.arguments({"sku": "a"})) == Line(sku="a")
+    made = shape(lambda x: x)
+    assert made.validated(*made.arguments({"x": 1})) == {"x": 1}
+
+
+# -- callables that are not plain functions --------------------------------------------------------------------------
+
+
+def test_a_wrapped_function_is_described_as_what_it_wraps() -> None:
+    def logged(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        return inner
+
+    @logged
+    def add(a: int, ctx: ToolRunContext, b: Size = Size.SMALL) -> Any:
+        """Adds."""
+        return a, b
+
+    assert shape(add).description == "Adds."
+    assert called(add, {"a": 1, "b": "l"}) == (1, Size.LARGE)
+
+
+def test_an_object_with_call_and_a_bound_method_are_tools_too() -> None:
+    class Adder:
+        """Adds."""
+
+        def __call__(self, a: int, ctx: ToolRunContext) -> Any:
+            return a, ctx
+
+        def method(self, size: Size) -> Size:
+            return size
+
+    context = ToolRunContext()
+    assert called(Adder(), {"a": 1}, context) == (1, context)
+    assert called(Adder().method, {"size": "s"}) is Size.SMALL
+    assert shape(Adder().method).name == "method"
+
+
+def test_a_partial_is_described_by_the_function_it_completes() -> None:
+    def fn(size: Size, n: int, ctx: ToolRunContext) -> Any:
+        return size, n, ctx
+
+    context = ToolRunContext()
+    assert called(functools.partial(fn, n=2), {"size": "s"}, context) == (Size.SMALL, 2, context)
+
+
+def test_types_that_only_the_enclosing_function_knows_are_resolved() -> None:
+    class Local(BaseModel):
+        n: int
+
+    def plain(x: Local, y: int) -> Any:
+        return x
+
+    def quoted(x: "Local", y: int) -> Any:
+        return Local, x
+
+    assert called(plain, {"x": {"n": 1}, "y": 2}) == Local(n=1)
+    assert called(quoted, {"x": {"n": 1}, "y": 2})[1] == Local(n=1)
+
+
+# -- signatures that cannot be described -----------------------------------------------------------------------------
+
+
+def unresolved(target: "Nowhere", n: int) -> None: ...
+
+
+def rest(n: int, *more: int) -> None: ...
+
+
+def anything(**more: int) -> None: ...
+
+
+def opaque(thing: NotDescribable, n: int) -> None: ...
+
+
+def opaque_alone(thing: NotDescribable) -> None: ...
+
+
+def callback(then: Callable[[int], int], n: int) -> None: ...
+
+
+@dataclass
+class Dangling:
+    x: "Missing"  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+
+def dangling(thing: Dangling) -> None: ...
+
+
+def dangling_beside(thing: Dangling, n: int) -> None: ...
+
+
+class HasCallback(BaseModel):
+    then: Callable[[int], int]
+
+
+def callback_inside(thing: HasCallback) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "fn,parameter",
+    [
+        (rest, "*more"),
+        (anything, "**more"),
+        (opaque, "thing"),
+        (opaque_alone, "thing"),
+        (callback, "then"),
+        (callback_inside, "thing"),
+        (dangling, "thing"),
+        (dangling_beside, "thing"),
+        (unresolved, "Nowhere"),
+    ],
+    ids=lambda v: getattr(v, "__name__", ""),
+)
+def test_a_signature_that_cannot_be_described_is_refused_by_tool_and_parameter(fn: Any, parameter: str) -> None:
+    with pytest.raises(SignatureError) as e:
+        shape(fn)
+    assert repr(fn.__name__) in str(e.value)
+    assert parameter in str(e.value)
+
+
+def test_a_type_that_cannot_be_described_is_refused() -> None:
+    for kind in (NotDescribable, Callable[[int], int]):
+        with pytest.raises(SignatureError):
+            TypeShape(kind)
