@@ -150,6 +150,7 @@ class Agent:
         if options.tools is not None:
             self._tools = host.pick_tools(options.tools)
             self._definitions = host.definitions(self._tools)
+            as_handlers(options.on_interrupt, self._tools)  # a misspelt name is refused here
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 

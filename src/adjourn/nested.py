@@ -44,6 +44,9 @@ async def delegate(agent: Agentlike, task: str, ctx: ToolRunContext, *, forget: 
 
 async def _inside(session: AgentSession, task: str, ctx: ToolRunContext, forget: bool) -> Any:
     await session.load()
+    closed = await _closed(session, _decision(ctx))
+    if closed is not None:
+        return closed
     turn = await _next_turn(session, task, ctx)
     if turn is not None:
         output = await _with(turn, ctx.abort_signal)
@@ -67,8 +70,7 @@ async def _next_turn(session: AgentSession, task: str, ctx: ToolRunContext) -> A
                 "memory, or it was deleted). What it did so far may have taken effect; it was not done again"
             )
         return session.send(task, context=ctx.context)
-    given: Mapping[str, Any] = ctx.resumed_metadata or {}
-    decision: Mapping[str, Any] = given.get("inner") or {}
+    decision = _decision(ctx)
     if decision:
         turn = _inner_decision(session, decision)
         if turn is not None:
@@ -83,6 +85,26 @@ async def _next_turn(session: AgentSession, task: str, ctx: ToolRunContext) -> A
         stopped = session.last_end is not None and session.last_end.limit is not None
         return session.retry(session.agent.limits if stopped else None, context=ctx.context)
     return None
+
+
+def _decision(ctx: ToolRunContext) -> Mapping[str, Any]:
+    given: Mapping[str, Any] = ctx.resumed_metadata or {}
+    return given.get("inner") or {}
+
+
+async def _closed(session: AgentSession, decision: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the outer call is answered with where its pause can no longer be reached inside and is only to be closed."""
+    verb = decision.get("verb")
+    if verb not in ("decline", "expire"):
+        return None
+    if session.snapshot_id is not None:
+        reachable = any(i.id == decision.get("interrupt") for i in session.interrupts)
+        if reachable or await _taken_before(session, decision):
+            return None
+    note = f"What agent {session.agent.name!r} did before may have taken effect."
+    if verb == "expire":
+        return {"expired": True, "reason": f"Nobody decided in time. This is not a refusal. {note}"}
+    return {"declined": True, "reason": f"{decision.get('reason') or 'The request was declined.'} {note}"}
 
 
 async def _with(turn: AgentTurn, signal: AbortSignal) -> AgentOutput:

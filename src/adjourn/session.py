@@ -231,7 +231,8 @@ class AgentSession:
             return self._enqueue(said, plan)
         if self._busy:
             raise SessionBusy("a turn of this session is running; await its output, or abort it")
-        if self._at.paused and self.agent.on_message_while_paused == "refuse":
+        turn, now = self._at.turn, self.agent.clock.now()  # what is overdue is settled before the message
+        if self.agent.on_message_while_paused == "refuse" and turn and not all(overdue(c, now) for c in turn.paused):
             raise self._is_paused()
         return self._begin(plan, abort_signal)
 
@@ -409,10 +410,9 @@ class AgentSession:
 
     async def _to_rest(self, handle: AgentTurn, plan: Plan) -> tuple[AgentOutput, AdjournError | None]:
         at = await self._load()
-        quiet = Plan(self._recovery)
         if (at.unfinished is not None or at.waiting) and plan.start != self._recovery:
-            await self._run(AgentTurn(Watcher()), quiet)
-        if at.turn is not None and any(overdue(c, self.agent.clock.now()) for c in at.turn.paused):
+            await self._run(AgentTurn(Watcher()), Plan(self._recovery))
+        if plan.start != self._recovery and at.turn and any(overdue(c, self.agent.clock.now()) for c in at.turn.paused):
             await self._run(AgentTurn(Watcher()), Plan(self._expiring))
         if plan.new_turn and at.paused and self.agent.on_message_while_paused == "decline":
             await self._run(AgentTurn(Watcher()), Plan(self._declining))

@@ -1,9 +1,10 @@
 """Faults that others made public, as scenarios: stores that grow or lock, values that change, loops, broken histories."""
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
@@ -13,7 +14,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from adjourn import DefinitionError, Interrupt, LimitReached, Limits, NotJSON, ToolFailed, ToolRunContext
+from adjourn import DefinitionError, Interrupt, LimitReached, Limits, NotJSON, ToolFailed, ToolRunContext, correction
 from adjourn.history import keep_recent
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing import FakeClock, call
@@ -50,7 +51,7 @@ async def test_a_session_twice_as_long_takes_twice_the_bytes(tmp_path: Path) -> 
     assert sizes[2] <= 200 * 2 * 1020 * 3
 
 
-async def test_looking_a_thousand_times_at_what_is_paused_stores_nothing(tmp_path: Path) -> None:
+async def test_looking_again_and_again_at_what_is_paused_stores_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     store = SQLiteStore(path)
     process = Process(store, [], [call("pay", {"amount": 1})], clock=FakeClock())
@@ -69,8 +70,6 @@ async def test_looking_a_thousand_times_at_what_is_paused_stores_nothing(tmp_pat
 
 
 def test_sixteen_writers_wait_for_a_lock_and_lose_nothing(tmp_path: Path) -> None:
-    import asyncio
-
     path = tmp_path / "a.db"
     SQLiteStore(path).close()
     kept: list[str] = []
@@ -212,7 +211,7 @@ async def test_a_value_is_the_same_everywhere_before_and_after_it_was_stored(
     fresh = world.process("ok", define=define)
     session = await fresh.connect(live.id).load()
     expected = {"value": stored}
-    (row, _) = (await fresh.ai.inbox.list()).items
+    (row,) = (await fresh.ai.inbox.list(tool="gate")).items
     assert [live.interrupts[0].payload, session.interrupts[0].payload, row.payload] == [expected] * 3
     assert live.state == session.state == expected
     await session.interrupts[0].restart({"value": given}).output
@@ -222,7 +221,7 @@ async def test_a_value_is_the_same_everywhere_before_and_after_it_was_stored(
     assert world.done("resumed") == [expected]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), timedelta.max / 3 * 1j if False else 1j, object(), {1: "x"}], ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), 1j, object(), {1: "x"}], ids=str)
 @pytest.mark.parametrize("where", ["payload", "result", "state"])
 async def test_what_has_no_json_form_fails_where_it_is_made_and_spoils_nothing_before(
     world: World, bad: Any, where: str
@@ -316,7 +315,7 @@ async def test_bad_calls_for_ever_are_stopped_with_a_pause_among_them_and_a_vali
 
 
 async def test_a_handler_for_a_tool_that_is_misspelt_is_refused_before_anything_runs(world: World) -> None:
-    process = world.process(call("look", {"key": "a"}), "ok", on_interrupt={"pya": lambda _: None})
+    process = world.process(call("look", {"key": "a"}), "ok", on_interrupt={"pya": correction.ask})
     with pytest.raises(DefinitionError, match="pya"):
         await process.connect().send("go").output
     assert process.model.calls == 0
@@ -326,7 +325,7 @@ async def test_a_handler_for_a_tool_that_is_misspelt_is_refused_before_anything_
 def test_a_handler_for_a_tool_that_is_misspelt_is_refused_where_an_agent_names_its_tools(world: World) -> None:
     process = world.process()
     with pytest.raises(DefinitionError, match="pya"):
-        process.ai.define_agent("cashier", tools=["pay"], on_interrupt={"pya": lambda _: None})
+        process.ai.define_agent("cashier", tools=["pay"], on_interrupt={"pya": correction.ask})
 
 
 def test_a_gate_that_allows_nothing_or_is_no_gate_is_refused_where_it_is_written(world: World) -> None:

@@ -17,6 +17,7 @@ from adjourn import (
     Resume,
     ResumeError,
     StaleInterrupt,
+    ToolFailed,
     ToolGone,
     ToolResponse,
     ToolRunContext,
@@ -161,7 +162,7 @@ async def test_a_declined_call_never_runs_in_a_later_turn_a_fork_a_retry_or_anot
     await session.send("go").output
     paused_at = session.snapshot_id
     declined = session.interrupts[0]
-    reason = "nein – „zu riskant“ \N{THUMBS DOWN SIGN}"
+    reason = "nein, „zu gefährlich“ \N{THUMBS DOWN SIGN}"
     assert (await declined.decline(reason).output).text == "Left."
     await session.send("and now?").output
     with pytest.raises(ResumeError):
@@ -216,15 +217,16 @@ async def test_the_owner_is_kept_and_whoever_answered_is_recorded(world: World) 
     session = process.connect(owner="ann")
     await session.send("go").output
     fresh = world.process("ok")
-    accepted = await fresh.ai.inbox.restart(session.interrupts[0].id, by="bob", address="10.0.0.7")
+    interrupt_id = session.interrupts[0].id
+    accepted = await fresh.ai.inbox.restart(interrupt_id, by="bob", address="10.0.0.7")
     assert accepted.turn is not None
     await accepted.turn.output
     again = await world.process("more").connect(session.id, owner="bob").load()
     await again.send("and?").output
     assert (again.owner, (await world.process().connect(session.id).load()).owner) == ("ann", "ann")
-    history = await fresh.ai.inbox.history(accepted.interrupt_id)
+    history = await fresh.ai.inbox.history(interrupt_id)
     assert [(d.verb, d.by, d.address) for d in history] == [("restart", "bob", "10.0.0.7")]
-    assert (await fresh.ai.inbox.get(accepted.interrupt_id)).owner == "ann"
+    assert (await fresh.ai.inbox.get(interrupt_id)).owner == "ann"
 
 
 async def test_a_pause_whose_tool_is_gone_is_listed_says_what_is_missing_and_can_be_closed(world: World) -> None:
@@ -321,7 +323,7 @@ async def test_a_pause_three_agents_deep_is_shown_with_its_path_and_takes_every_
     assert interrupt.path == ("head", "lead", "buyer")
     turn = {
         "respond": lambda: interrupt.respond("by hand"),
-        "restart": lambda: interrupt.restart(),
+        "restart": interrupt.restart,
         "edit": lambda: interrupt.restart(replace_input={"amount": 4}),
         "decline": lambda: interrupt.decline("no"),
     }[verb]()
@@ -331,3 +333,71 @@ async def test_a_pause_three_agents_deep_is_shown_with_its_path_and_takes_every_
     assert world.done("asked") == [5]
     assert len(world.done("outer")) == 1
     assert (await process.ai.inbox.list()).items == []
+
+
+def boss_and_buyer(world: World, store: Any, inner: list[Any], outer: list[Any]) -> tuple[Process, Any]:
+    process = Process(store, world.log, clock=world.clock)
+
+    @process.ai.tool()
+    async def sign(what: str, ctx: ToolRunContext) -> str:
+        if not ctx.is_resumed():
+            raise Interrupt({"sign": what}, expires_in=60)
+        world.log.append(("signed", what))
+        return "signed"
+
+    buyer = process.ai.define_agent("buyer", model=ScriptedModel(inner), tools=["pay", sign])
+    boss = process.ai.define_agent("boss", model=ScriptedModel(outer), tools=[buyer.as_tool()], store=store)
+    return process, boss
+
+
+TASK = call("buyer", {"task": "buy tea"})
+
+
+async def test_a_pause_inside_that_was_answered_in_another_branch_is_not_answered_twice_and_can_be_closed(
+    world: World,
+) -> None:
+    process, boss = boss_and_buyer(world, world.place.open(), [*pays(5), "b"], [TASK, "done", "closed"])
+    session = boss.connect()
+    await session.send("go").output
+    branch = await session.fork()
+    assert (await session.interrupts[0].restart().output).text == "done"
+    for verb in ("restart", "respond"):
+        with pytest.raises(ToolFailed, match="another branch"):
+            await getattr(branch.interrupts[0], verb)({"by": "hand"}).output
+    assert (await branch.interrupts[0].decline("done in the other branch").output).text == "closed"
+    assert branch.interrupts == []
+    assert (await process.ai.inbox.list()).items == []
+    assert world.done("paid") == [5]
+    assert_sendable(branch.messages)
+
+
+async def test_a_pause_inside_that_was_answered_in_another_branch_expires_once_and_for_all(world: World) -> None:
+    sign = call("sign", {"what": "tea"})
+    process, boss = boss_and_buyer(world, world.place.open(), [sign, "b"], [TASK, "done", "late"])
+    session = boss.connect()
+    await session.send("go").output
+    await session.fork()
+    await session.interrupts[0].restart().output
+    world.clock.time += 61
+    await process.ai.inbox.expire_due(run=False)
+    (turn,) = await process.ai.recover()
+    await turn.settled()
+    assert await process.ai.recover() == []  # or every worker would take it up for ever
+    output = await turn.output
+    assert (output.text, output.interrupts) == ("late", [])
+    assert [o["expired"] for o in outputs_of(output.messages)] == [True]
+    assert world.done("signed") == ["tea"]
+
+
+@pytest.mark.parametrize("verb", ["restart", "respond"])
+async def test_a_pause_inside_whose_session_is_lost_can_be_closed(world: World, verb: str) -> None:
+    _, boss = boss_and_buyer(world, None, pays(5), [TASK])
+    state = (await boss.connect().send("go").output).client_state
+    _, elsewhere = boss_and_buyer(world, None, ["b"], ["closed"])
+    session = elsewhere.connect(AgentInit(state=state))
+    with pytest.raises(ToolFailed, match="is gone"):
+        await (session.interrupts[0].restart() if verb == "restart" else session.interrupts[0].respond(1)).output
+    assert (await session.interrupts[0].decline("lost").output).text == "closed"
+    assert session.interrupts == []
+    assert world.done("paid") == []
+    assert_sendable(session.messages)
