@@ -221,7 +221,9 @@ async def test_a_value_is_the_same_everywhere_before_and_after_it_was_stored(
     assert world.done("resumed") == [expected]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), 1j, object(), {1: "x"}], ids=str)
+@pytest.mark.parametrize(
+    "bad", [float("nan"), 1j, object(), {1: "x"}], ids=["nan", "complex", "object", "number as a key"]
+)
 @pytest.mark.parametrize("where", ["payload", "result", "state"])
 async def test_what_has_no_json_form_fails_where_it_is_made_and_spoils_nothing_before(
     world: World, bad: Any, where: str
