@@ -248,12 +248,13 @@ def _settle(tx: Tx, row: InterruptRecord, decision: Decision, now: float) -> Res
 
 
 def _open_interrupts(tx: Tx, write: Write, leg: Leg) -> None:
-    for call in write.turn.paused:
+    for place, call in enumerate(write.turn.paused):
         pause = call.pause
         assert pause is not None
         row = tx.interrupt(pause.id)
         if row is None:
-            tx.put_interrupt(_interrupt(leg, call, write.now))
+            # A microsecond apart, so that the inbox lists the calls of one message in their order.
+            tx.put_interrupt(_interrupt(leg, call, write.now + place * 1e-6))
         elif row.status != "open":  # it was sent round again and failed: it waits once more
             tx.put_interrupt(replace(row, status="open", snapshot_id=leg.snapshot_id))
             why = call.error.message if call.error is not None else ""

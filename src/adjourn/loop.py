@@ -22,7 +22,6 @@ from adjourn.events import (
     OutputRejected,
     Responded,
     Restarted,
-    ToolInterrupted,
     ToolStarted,
     TurnEnded,
 )
@@ -309,7 +308,7 @@ class Driver:
             await self.flush()  # nothing runs before the leg is known to be ours
         self._active = {r.call.id for r in runs}
         if len(runs) == 1:
-            await self._ran(await runs[0].body(), last=True)
+            self._ran(await runs[0].body())
         elif runs:
             await self._run_together(runs)
         self._active = set()
@@ -322,9 +321,14 @@ class Driver:
             pending = set(tasks)
             while pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    told.add(task)
-                    await self._ran(task.result(), last=len(told) == len(tasks))
+                for task in tasks:  # in the order of the requests, which a set does not keep
+                    if task in done:
+                        told.add(task)
+                        self._ran(task.result())
+                if pending:  # a result is durable, and a pause is told, while the siblings still run
+                    await self.flush()
+                    if self.setting.handlers is None:
+                        self._announce(self.turn.paused)
         except BaseException:
             finished = [t for t in tasks if t.done() and t not in told and not t.cancelled() and not t.exception()]
             for task in tasks:
@@ -334,13 +338,9 @@ class Driver:
                 self._note(task.result())  # it had ended by itself: its result counts
             raise
 
-    async def _ran(self, outcome: Outcome, last: bool) -> None:
+    def _ran(self, outcome: Outcome) -> None:
         self.ran_tools = True
         self._note(outcome)
-        if not last:
-            await self.flush()
-            if isinstance(outcome.event, ToolInterrupted) and self.setting.handlers is None:
-                self._announce([c for c in self.turn.paused if c.id == outcome.event.call])
 
     def _note(self, outcome: Outcome) -> None:
         if outcome.cause is not None and self.cause is None:

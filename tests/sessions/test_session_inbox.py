@@ -21,7 +21,8 @@ from adjourn import (
     UnknownInterrupt,
     VerbNotAllowed,
 )
-from adjourn.testing import call
+from adjourn.store import MemoryStore
+from adjourn.testing import ScriptedModel, call
 from sessions.session_kit import Process, World, assert_sendable, outputs_of
 
 
@@ -427,3 +428,15 @@ async def test_one_of_two_pauses_expires_and_the_other_stays_answerable(world: W
     assert [i.name for i in again.interrupts] == ["pay"]
     assert (await again.interrupts[0].restart().output).text == "ok"
     assert [("expired" in o, "paid" in o) for o in outputs_of(again.messages)] == [(True, False), (False, True)]
+
+
+async def test_the_pauses_of_one_message_are_listed_in_the_order_of_its_calls() -> None:
+    ai = Adjourn(model=ScriptedModel([[call("ask", {"n": n}) for n in range(8)]]))
+
+    @ai.tool()
+    async def ask(n: int) -> None:
+        raise Interrupt({"n": n})
+
+    await ai.define_agent("asker", store=MemoryStore()).connect().send("go").output
+    page = await ai.inbox.list()
+    assert [row.input["n"] for row in page.items] == list(range(8))
