@@ -300,15 +300,20 @@ store = PostgresStore(dsn, wait_seconds=60)
 hasty = PostgresStore(dsn, wait_seconds=0.5)
 heard = threading.Event()
 hasty.subscribe(heard.set)
-acknowledged = []
+acknowledged, unknown = [], []
 stop = threading.Event()
 def write(k):
     i = 0
     while not stop.is_set():
         name = f"d{k}.{i}"
-        do(store, lambda tx: tx.put_decision(decision_sample(name)))
-        acknowledged.append(name)
         i += 1
+        try:
+            do(store, lambda tx: tx.put_decision(decision_sample(name)))
+        except StoreUnavailable as e:
+            assert "in the middle of a commit" in str(e), e
+            unknown.append(name)  # nobody can know: the server was started anew meanwhile
+        else:
+            acknowledged.append(name)
 threads = [threading.Thread(target=write, args=(k,)) for k in range(4)]
 [t.start() for t in threads]
 time.sleep(1)
@@ -326,7 +331,8 @@ stop.set()
 [t.join() for t in threads]
 assert len(acknowledged) > before > 0
 found = [d.id for d in do(hasty, lambda tx: tx.decisions(), read=True)]
-assert sorted(found) == sorted(acknowledged), (len(found), len(acknowledged))
+assert set(acknowledged) <= set(found) <= {*acknowledged, *unknown}, (len(found), len(acknowledged), unknown)
+assert len(found) == len(set(found)) and len(unknown) <= 4, unknown
 heard.clear()
 do(store, lambda tx: tx.put_decision(decision_sample("last")))
 assert heard.wait(20)

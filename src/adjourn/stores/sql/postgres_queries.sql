@@ -156,11 +156,13 @@ BEGIN ISOLATION LEVEL READ COMMITTED;
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
 -- name: transaction
--- By this number the server can be asked later whether the transaction was committed.
-SELECT pg_current_xact_id()::text;
+-- By this number the server can be asked later whether the transaction was committed, as long as it has not been started
+-- anew: a server that crashed gives the numbers of what it had not kept to others.
+SELECT pg_current_xact_id()::text || ' ' || extract(epoch FROM pg_postmaster_start_time())::text;
 
 -- name: outcome
-SELECT pg_xact_status($1::text::xid8);
+SELECT CASE WHEN extract(epoch FROM pg_postmaster_start_time())::text = split_part($1::text, ' ', 2)
+    THEN pg_xact_status(split_part($1::text, ' ', 1)::xid8) END;
 
 -- name: commit
 COMMIT;
