@@ -3,7 +3,8 @@
 Each work runs as one transaction in one of a few threads; `tx.session()` locks the session's row until its end. What gives
 no rows is sent along with what does, so a commit costs two or three round trips. A connection that is lost before the
 commit is replaced and the work runs again. One that is lost *at* the commit leaves open whether it was kept: the server is
-then asked by the transaction's number, so nothing is done twice and nothing is called lost that was kept.
+then asked by the transaction's number, so nothing is done twice and nothing is called lost that was kept. A server that was
+started anew meanwhile cannot say, and the error says so.
 """
 
 import logging
