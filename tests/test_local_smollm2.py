@@ -24,6 +24,7 @@ from adjourn import (
     ModelReply,
     ModelRequest,
     Part,
+    SignatureError,
     ToolDefinition,
     ToolRequest,
     ToolResponse,
@@ -193,7 +194,7 @@ async def test_an_output_beside_tools_is_the_answer(fake: FakeEngine) -> None:
 async def test_what_it_cannot_take_is_refused(fake: FakeEngine) -> None:
     node = {"type": "object", "properties": {"child": {"$ref": "#/$defs/Node"}}}
     loop = ToolDefinition("act", "", {"$ref": "#/$defs/Node", "$defs": {"Node": node}})
-    with pytest.raises(ModelError, match="the input of tool 'act': the type 'Node' contains itself"):
+    with pytest.raises(SignatureError, match="tool 'act', at 'child': local/smollm2 cannot express the type 'Node'"):
         await ask(fake, "", ModelRequest([user("it")], [loop]))
     picture = Message("user", [Part(media=Media("data:image/png;base64,AA==", "image/png"))])
     with pytest.raises(ModelError, match="reads text only, and the prompt has a part of image/png"):

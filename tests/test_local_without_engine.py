@@ -20,6 +20,7 @@ from adjourn import (
     ModelReply,
     ModelRequest,
     Part,
+    SignatureError,
     ToolDefinition,
     ToolRequest,
     ToolResponse,
@@ -98,7 +99,7 @@ def test_a_tool_without_parameters_is_described_with_none() -> None:
 
 def test_an_input_that_contains_itself_is_refused() -> None:
     node = {"type": "object", "properties": {"child": {"$ref": "#/$defs/Node"}}}
-    with pytest.raises(ModelError, match="tool 'save' contains itself"):
+    with pytest.raises(SignatureError, match=r"tool 'save', at 'node\.child': local/needle cannot express the type"):
         engine_tool(definition({"node": {"$ref": "#/$defs/Node"}}, **{"$defs": {"Node": node}}))
 
 

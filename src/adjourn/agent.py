@@ -12,29 +12,30 @@ from typing import Any, Literal, Protocol
 from msgspec.structs import replace
 
 from adjourn.clock import Clock
+from adjourn.engine import Engine, end_leg
 from adjourn.errors import (
     DefinitionError,
     InvalidRequest,
     InvalidState,
+    MissingExtra,
     ModelError,
     SessionNotFound,
+    UnknownModel,
 )
-from adjourn.events import Limits, TurnEnded
+from adjourn.events import Limits
 from adjourn.handle import AgentInit, AgentOutput, AgentTurn, Resume, SessionState
 from adjourn.lease import Keeper, transact
-from adjourn.ledger import INNER, Leg, Write, save
+from adjourn.ledger import INNER
 from adjourn.loading import Loaded, load, stand
-from adjourn.model import Emit, Model, ModelReply, ModelRequest, ToolDefinition, as_reply
+from adjourn.model import Emit, Model, ModelRegistry, ModelReply, ModelRequest, ToolDefinition, as_reply
 from adjourn.nested import delegate
 from adjourn.observe import Observer
-from adjourn.parts import Artifact, ErrorInfo, Message, Part, canonical, wire
+from adjourn.parts import Artifact, Message, Part, canonical, wire
 from adjourn.schema import Misfit, TypeShape
 from adjourn.session import AgentSession
 from adjourn.setting import Handlers, Prepare, Setting, as_handlers
-from adjourn.state import Finished
 from adjourn.store import InMemoryLatestStateStore, MemoryStore, Snapshot, Store
 from adjourn.tool import Tool, ToolOptions, ToolRunContext, shape_of
-from adjourn.turn import record
 
 __all__ = [
     "Agent",
@@ -65,10 +66,12 @@ class Host(Protocol):
     keeper: Keeper
     holder: str
     observers: Sequence[Observer]
+    engine: Engine | None
     running: dict[str, AgentTurn]
     tools: dict[str, Tool[..., Any]]
     secrets: Sequence[bytes]
     inner_store: MemoryStore
+    models: ModelRegistry
 
     def find_model(self, model: "str | Model | None") -> Model: ...
 
@@ -151,6 +154,12 @@ class Agent:
             self._tools = host.pick_tools(options.tools)
             self._definitions = host.definitions(self._tools)
             as_handlers(options.on_interrupt, self._tools)  # a misspelt name is refused here
+        self._check_model()
+
+    @property
+    def observers(self) -> Sequence[Observer]:
+        """Those of its application."""
+        return self._host.observers
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -162,6 +171,7 @@ class Agent:
                 raise InvalidRequest(
                     f"{given!r} is no id that a session can have (it is empty, no text, or begins with {INNER!r})"
                 )
+        self._check_model()
         return AgentSession(self, init)
 
     async def get_snapshot(
@@ -200,7 +210,7 @@ class Agent:
             else:
                 await self.wait(snapshot_id)  # it runs on another thread's loop
             return "pending"
-        await self._abort_elsewhere(loaded, row, reason)
+        await self._abort_elsewhere(snapshot_id, reason)
         return "pending"
 
     async def wait(self, snapshot_id: str) -> SnapshotView:
@@ -228,22 +238,23 @@ class Agent:
         finally:
             end()
 
-    async def _abort_elsewhere(self, loaded: Loaded, row: Snapshot, reason: str) -> None:
+    async def _abort_elsewhere(self, snapshot_id: str, reason: str) -> None:
         assert self.store is not None
-        standing = stand(loaded, self.limits)
-        if standing.turn is None:
-            return
-        end = TurnEnded("aborted", ErrorInfo("CANCELLED", reason, "Aborted"))
-        open_ids = frozenset([c.pause.id for c in standing.turn.paused if c.pause is not None])
-        leg = Leg(
-            row.session_id, row.id, row.turn_id, row.agent, self.holder, row.created, row.parent_id,
-            loaded.session.owner, 0, row.batches, open=open_ids, force=True,
-        )  # fmt: skip
-        turn = record(standing.turn, end)
-        write = Write(
-            leg, turn, [end], Finished(end), self.clock.now(), self.store.lease_seconds, row.state, row.artifacts
-        )
-        await transact(self.store, partial(save, write=write))
+        now, lease, engine = self.clock.now(), self.store.lease_seconds, self.engine
+        work = partial(end_leg, snapshot_id=snapshot_id, limits=self.limits, reason=reason, now=now, lease=lease)
+        ended = await transact(self.store, work)
+        if ended is not None and engine is not None:
+            await engine.wake(ended)
+
+    @property
+    def engine(self) -> Engine | None:
+        """What runs the turns of its stored sessions, where the application has one."""
+        return self._host.engine if self.store is not None else None
+
+    @property
+    def has_handlers(self) -> bool:
+        """Whether `on_interrupt` handlers are asked about its pauses."""
+        return self._options.on_interrupt is not None
 
     # -- what sessions need ------------------------------------------------------------------------------------------
 
@@ -260,8 +271,10 @@ class Agent:
         options, host = self._options, self._host
         tools = self.tools
         definitions = self._definitions if self._tools is not None else host.definitions(tools)
+        model = self.model(session)
+        host.models.check(model, definitions, options.config, self._output.schema if self._output else None)
         return Setting(
-            self.model(session),
+            model,
             tools,
             definitions,
             self._system,
@@ -281,6 +294,17 @@ class Agent:
     def model(self, session: AgentSession) -> Model:
         """The model of a leg."""
         return self._host.find_model(self._options.model)
+
+    def _check_model(self) -> None:
+        """Raises SignatureError for what its model's provider cannot express, as far as tools and model are known yet."""
+        options, host = self._options, self._host
+        try:
+            model = host.find_model(options.model)
+        except (UnknownModel, MissingExtra):
+            return  # perhaps defined later; the first turn tells
+        if hasattr(model, "check"):
+            definitions = self._definitions if self._tools is not None else host.definitions(host.tools)
+            host.models.check(model, definitions, options.config, self._output.schema if self._output else None)
 
     def typed_state(self, value: Any) -> Any:
         """JSON as the `state=` type. Raises InvalidState."""
@@ -384,6 +408,9 @@ class CustomAgent(Agent):
 
     def model(self, session: AgentSession) -> Model:
         return _CustomModel(self.name, self._fn, session)
+
+    def _check_model(self) -> None:
+        """Its model is the function, which takes anything."""
 
     def _with_store(self, store: Store) -> Agent:
         return CustomAgent(self._host, self.name, self._fn, _stored(self._options, store))

@@ -77,7 +77,7 @@ class Round:
     meets what its siblings became, and a resume that failed after a tool had run goes on without running it again.
     """
 
-    __slots__ = ("busy", "closed", "decided", "failed", "lock", "tools", "turn")
+    __slots__ = ("busy", "closed", "decided", "failed", "lock", "tools", "trace", "turn")
 
     def __init__(self, turn: Turn, tools: Sequence[Any]) -> None:
         self.turn = turn
@@ -87,6 +87,7 @@ class Round:
         self.busy = False
         self.failed = False
         self.closed = False
+        self.trace: str | None = None  # of what paused, for what goes on from it
 
 
 class PausedCall:

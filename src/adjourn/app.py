@@ -7,7 +7,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 from adjourn.agent import Agent, AgentOptions, CustomAgent, TurnContext, WhilePaused
 from adjourn.archive import Archive
 from adjourn.clock import SYSTEM, Clock
-from adjourn.errors import DefinitionError, DuplicateName, UnknownTool
+from adjourn.engine import Engine
+from adjourn.errors import DefinitionError, DuplicateName, ResumeError, UnknownTool
 from adjourn.events import Limits
 from adjourn.generation import (
     GenerateResponse,
@@ -24,6 +25,7 @@ from adjourn.handle import AgentTurn
 from adjourn.inbox import Inbox
 from adjourn.lease import Keeper
 from adjourn.model import FunctionModel, Model, ModelRegistry, Plugin, ToolDefinition
+from adjourn.notices import tell_refused_items
 from adjourn.observe import Observer
 from adjourn.parts import Message, new_id
 from adjourn.resume import Given
@@ -43,7 +45,8 @@ class Adjourn:
 
     `limits` bound every turn that brings none of its own; `observers` see each step; `clock` can be faked. `secret` signs
     the state of client-managed sessions; of several, the first signs and all are accepted. `stores` are looked into beside
-    those of its agents, for a process that only lists and decides.
+    those of its agents, for a process that only lists and decides. `engine` runs the turns of stored sessions, instead of
+    this process; it can be set later, before a turn begins.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Adjourn:
         clock: Clock = SYSTEM,
         secret: str | bytes | Sequence[str | bytes] | None = None,
         stores: Sequence[Store] = (),
+        engine: Engine | None = None,
     ) -> None:
         self.models = ModelRegistry(plugins)
         self.default_model = model
@@ -69,6 +73,7 @@ class Adjourn:
         self.keeper = Keeper(clock)
         self.secrets = _secrets(secret)
         self.inner_store = MemoryStore()
+        self.engine = engine
         self._stores = tuple(stores)
         self.inbox = Inbox(self)
         self.sessions = Archive(self)
@@ -172,7 +177,8 @@ class Adjourn:
         """An agent of this application. Without `tools=` it has every tool of the application, with `[]` none.
 
         Without `store=` its sessions are the caller's to keep (`output.client_state`). `state` is the type of the custom
-        session state, `output` that of its replies. Raises DuplicateName.
+        session state, `output` that of its replies. Raises DuplicateName, and SignatureError for a tool or output that the
+        model's provider cannot express; where the tools or the model come later, `connect` does.
         """
         options = AgentOptions(
             model, system, tools, store, state, output, config, limits, prepare, on_interrupt,
@@ -223,6 +229,8 @@ class Adjourn:
             close = getattr(plugin, "aclose", None)
             if close is not None:
                 await close()
+        if self.engine is not None:
+            await self.engine.aclose()
         for store in self.stores():
             store.close()
 
@@ -262,7 +270,8 @@ class Adjourn:
         `resume_restart`, with the same tools. `context` reaches the tools as `ctx.context`.
 
         Raises ToolFailed, ModelError, LimitReached (each with everything kept as `.response`), ResumeError for an answer
-        that does not fit (nothing ran), and InvalidRequest.
+        that does not fit (nothing ran), InvalidRequest, and SignatureError for a tool or output that the model's provider
+        cannot express (nothing was sent).
         """
         return await _Call(self, prompt, None, **options).run()
 
@@ -372,11 +381,18 @@ class _Call:
             app.clock,
             app.observers,
         )
+        setting = self.setting
+        app.models.check(setting.model, setting.definitions, config, setting.output.schema if setting.output else None)
 
     async def run(self) -> GenerateResponse[Any]:
         turn = None
         if self.resumption is not None:
-            turn = self.resumption.claim(self.setting.tools.get, self.app.clock.now(), self.tools)
+            try:
+                turn = self.resumption.claim(self.setting.tools.get, self.app.clock.now(), self.tools)
+            except ResumeError as e:
+                if self.app.observers:
+                    tell_refused_items(self.app.observers, self.resumption.items, e)
+                raise
         return await run_generate(self.setting, turn or self.turn, self.resumption, self.tools)
 
 

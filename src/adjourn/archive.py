@@ -2,31 +2,35 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from adjourn.clock import Clock
 from adjourn.errors import InvalidRequest, SessionBusy, SessionConflict, SessionNotFound, SessionPaused
 from adjourn.events import Event
+from adjourn.feed import Follower
 from adjourn.lease import transact
-from adjourn.ledger import INNER
-from adjourn.parts import new_id
-from adjourn.store import Decision, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, Snapshot, Store, Tx
+from adjourn.ledger import INNER, cancel, opened
+from adjourn.records import Batch, Decision, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, Snapshot
+from adjourn.store import Store, Tx
+from adjourn.timeline import Entry, Recorded, tell, timeline, watch
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Stored(msgspec.Struct, frozen=True, rename="camel"):
-    """One exported session: one line of JSON. `events` are by snapshot id."""
+    """One exported session: one line of JSON. `batches` are by snapshot id; format 1 had all `events` of one in one list."""
 
     format: int
     session: SessionRecord
     snapshots: Sequence[Snapshot]
-    events: dict[str, list[Event]]
     interrupts: Sequence[InterruptRecord]
     decisions: Sequence[Decision]
+    batches: dict[str, list[Batch]] = {}
+    events: dict[str, list[Event]] | UnsetType = UNSET
 
 
 class Shelf(Protocol):
@@ -42,21 +46,57 @@ class Archive:
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
+        self._follower = Follower()
 
     async def list(
         self,
         *,
         agent: str | None = None,
         owner: str | None = None,
+        agents: Sequence[str] | None = None,
+        owners: Sequence[str | None] | None = None,
         after: SessionRecord | None = None,
         limit: int = 100,
     ) -> Sequence[SessionRecord]:
-        """Sessions, oldest first; `after` is the last one of the page before."""
-        query = SessionQuery(agent, owner, None, None, (after.created, after.id) if after is not None else None, limit)
+        """Sessions, oldest first; `after` is the last one of the page before.
+
+        `agents` and `owners` take any of several, None among the owners being nobody.
+        """
+        at = (after.created, after.id) if after is not None else None
+        query = SessionQuery(agent, owner, None, None, at, limit, _some(agents), _some(owners))
         found: list[SessionRecord] = []
         for store in self._shelf.stores():
             found += await transact(store, _sessions(query), read=True)
         return sorted(found, key=lambda s: (s.created, s.id))[:limit]
+
+    async def count(
+        self,
+        *,
+        agent: str | None = None,
+        owner: str | None = None,
+        agents: Sequence[str] | None = None,
+        owners: Sequence[str | None] | None = None,
+    ) -> int:
+        """How many sessions there are with these filters; each store counts to a million."""
+        query = SessionQuery(agent, owner, agents=_some(agents), owners=_some(owners))
+        return sum([await transact(store, lambda tx: tx.count(query), read=True) for store in self._shelf.stores()])
+
+    async def timeline(self, session_id: str) -> Sequence[Entry]:
+        """What happened in a session, oldest first, as a person reads it. Raises SessionNotFound."""
+        for store in self._shelf.stores():
+            told = await transact(store, partial(tell, session_id=session_id), read=True)
+            if told is not None:
+                return timeline(told)
+        raise _unknown(session_id)
+
+    async def watch(self, session_id: str, after: str | None = None) -> AsyncIterator[Recorded]:
+        """The session's journal behind the id `after`, and then what comes, from whichever process.
+
+        It ends when the session is deleted. Raises SessionNotFound, and InvalidRequest for an `after` that is no id.
+        """
+        store = await self._holding(session_id)
+        async for recorded in watch(self._follower, store, session_id, after):
+            yield recorded
 
     async def snapshots(self, session_id: str) -> Sequence[Snapshot]:
         """All resting points of a session, oldest first. Raises SessionNotFound."""
@@ -79,7 +119,10 @@ class Archive:
         await transact(store, partial(_delete, session_id=session_id, force=force, now=self._shelf.clock.now()))
 
     async def purge(self, older_than: float) -> int:
-        """Deletes sessions that nothing happened in for so many seconds and that neither run nor wait; says how many."""
+        """Deletes sessions that nothing happened in for so many seconds and that neither run nor wait; says how many.
+
+        The entries of the inbox's feed that are older go with them.
+        """
         now = self._shelf.clock.now()
         gone = 0
         for store in self._shelf.stores():
@@ -98,6 +141,8 @@ class Archive:
                 if len(found) < query.limit:
                     break
                 after = (found[-1].created, found[-1].id)
+            while await transact(store, partial(_forget, before=now - older_than)):
+                pass
         return gone
 
     async def export(self, session_ids: Iterable[str] | None = None) -> AsyncIterator[bytes]:
@@ -122,9 +167,9 @@ class Archive:
                 stored = msgspec.json.decode(line, type=Stored)
             except msgspec.DecodeError as e:
                 raise InvalidRequest(f"line {number} is no exported session: {e}. {count} were stored") from None
-            if stored.format != FORMAT:
-                raise InvalidRequest(f"line {number} has the format {stored.format}; this version reads {FORMAT}")
-            await transact(store, partial(_import, stored=stored))
+            if not 1 <= stored.format <= FORMAT:
+                raise InvalidRequest(f"line {number} has the format {stored.format}; this version reads 1 to {FORMAT}")
+            await transact(store, partial(_import, stored=stored, now=self._shelf.clock.now()))
             count += 1
         return count
 
@@ -132,7 +177,19 @@ class Archive:
         for store in self._shelf.stores():
             if await transact(store, lambda tx: tx.session(session_id), read=True) is not None:
                 return store
-        raise SessionNotFound(f"there is no session {session_id!r}")
+        raise _unknown(session_id)
+
+
+def _unknown(session_id: str) -> SessionNotFound:
+    return SessionNotFound(f"there is no session {session_id!r}")
+
+
+def _some(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _forget(tx: Tx, before: float) -> int:
+    return tx.drop_changes(before)
 
 
 def _sessions(query: SessionQuery) -> Callable[[Tx], list[SessionRecord]]:
@@ -152,7 +209,7 @@ async def _all(store: Store) -> list[SessionRecord]:
 def _delete(tx: Tx, session_id: str, force: bool, now: float) -> None:
     session = tx.session(session_id)
     if session is None:
-        raise SessionNotFound(f"there is no session {session_id!r}")
+        raise _unknown(session_id)
     if session.pending and session.lease_until > now:
         raise SessionBusy(f"a turn of session {session_id!r} is running; abort it first")
     waiting = tx.interrupts(InterruptQuery(status="open", session_id=session_id, limit=100_000))
@@ -163,10 +220,7 @@ def _delete(tx: Tx, session_id: str, force: bool, now: float) -> None:
             waiting,
         )
     for row in waiting:
-        tx.put_interrupt(replace(row, status="cancelled"))
-        tx.put_decision(
-            Decision(new_id("d_"), row.id, session_id, "cancel", now, reason="session deleted", applied=True)
-        )
+        cancel(tx, row, now, "session deleted")
     for inner in session.inner:
         if tx.session(inner) is not None:
             _delete(tx, inner, True, now)
@@ -182,22 +236,27 @@ def _export(tx: Tx, session_id: str) -> Stored | None:
         FORMAT,
         replace(session, holder=None, lease_until=0.0),
         snapshots,
-        {s.id: tx.events([s.id]) for s in snapshots},
         tx.interrupts(InterruptQuery(session_id=session_id, limit=1_000_000)),
         tx.decisions(session_id=session_id),
+        {s.id: tx.batches(s.id) for s in snapshots},
     )
 
 
-def _import(tx: Tx, stored: Stored) -> None:
+def _import(tx: Tx, stored: Stored, now: float) -> None:
     if tx.session(stored.session.id) is not None:
         raise SessionConflict(f"there is a session {stored.session.id!r} already; it was left as it is")
     tx.put_session(stored.session)
     for snapshot in stored.snapshots:
-        events = stored.events.get(snapshot.id, [])
-        tx.put_snapshot(replace(snapshot, batches=1 if events else 0))
-        if events:
-            tx.add_events(snapshot.id, 0, events)
+        batches = stored.batches.get(snapshot.id, [])
+        if stored.events is not UNSET and (events := stored.events.get(snapshot.id)):
+            batches = [Batch(snapshot.updated, 0, events)]
+        tx.put_snapshot(replace(snapshot, batches=len(batches)))
+        for number, batch in enumerate(batches):
+            tx.add_events(snapshot.id, number, batch.events, batch.at, batch.epoch)
     for row in stored.interrupts:
-        tx.put_interrupt(row)
+        if row.status == "open":
+            opened(tx, row, now)
+        else:
+            tx.put_interrupt(row)
     for decision in stored.decisions:
         tx.put_decision(decision)

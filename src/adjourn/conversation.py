@@ -18,8 +18,8 @@ class Conversation:
     """The standing of one session, changed by nothing but a finished leg or a load.
 
     `turn` is the turn that is paused, or can be retried; `history` what was closed before it. `waiting` are decisions that
-    a driver has yet to take up; `unfinished` is the leg that a dead driver left. `branch` says that this does not stand
-    at the session's own end.
+    a driver has yet to take up; `unfinished` is the leg that a dead driver left, `held_by` the holder of its lease. `branch`
+    says that this does not stand at the session's own end. `trace` is the traceparent of the leg that came to rest here.
     """
 
     def __init__(self, session_id: str, owner: str | None) -> None:
@@ -35,6 +35,8 @@ class Conversation:
         self.branch = False
         self.waiting: tuple[Decision, ...] = ()
         self.unfinished: Leg | None = None
+        self.held_by: str | None = None
+        self.trace: str | None = None
 
     @property
     def paused(self) -> bool:
@@ -63,12 +65,13 @@ class Conversation:
         self.history, self.turn, self.state = standing.history, standing.turn, standing.state
         self.artifacts = {a.name or new_id("a_"): a for a in standing.artifacts}
         self.snapshot_id, self.turn_id, self.branch = last.id, last.turn_id, not loaded.leaf
+        self.trace = last.trace
         at_head = last.id == session.head
         open_ids = (
             {c.pause.id for c in self.turn.paused if c.pause is not None} if self.turn is not None else set[str]()
         )
         self.waiting = tuple([d for d in loaded.waiting if d.interrupt_id in open_ids])
-        self.unfinished = None
+        self.unfinished, self.held_by = None, session.holder
         if last.status == "pending" and at_head:
             mine = session.holder == holder and not runs_here(last.id)
             if session.lease_until > now and not mine:
@@ -81,7 +84,7 @@ class Conversation:
             self.snapshot_id = last.parent_id
             self.unfinished = Leg(
                 leg.session_id, last.id, last.turn_id, agent, holder, last.created, last.parent_id, leg.owner, 0,
-                last.batches, False, (), leg.open, mine,
+                last.batches, False, (), leg.open, mine, last.trace, last.trace,
             )  # fmt: skip
 
     def take(self, state: SessionState, limits: Limits) -> None:
@@ -113,11 +116,12 @@ class Conversation:
             self.owner,
             branch=self.branch,
             open=frozenset([c.pause.id for c in paused if c.pause is not None]),
+            before=None if new_turn else self.trace,
         )
 
-    def rest(self, turn: Turn, snapshot_id: str | None, turn_id: str) -> None:
+    def rest(self, turn: Turn, snapshot_id: str | None, turn_id: str, trace: str | None) -> None:
         """Stands where a leg came to rest."""
-        self.snapshot_id, self.turn_id, self.branch = snapshot_id, turn_id, False
+        self.snapshot_id, self.turn_id, self.branch, self.trace = snapshot_id, turn_id, False, trace
         self.waiting, self.unfinished = (), None
         over = turn.ended is not None and turn.ended.reason not in ("failed", "aborted")
         self.history = (*turn.history, *turn.added) if over else tuple(turn.history)

@@ -16,7 +16,7 @@ Verb = Literal["respond", "restart"]
 Json: TypeAlias = Any
 
 
-class Limits(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """The bounds of one turn, counted through pauses, saves and processes. None takes a bound away.
 
     `model_calls` in the turn; `cycles` of decisions; `restarts` of one call; `repeats` of the same pause (same tool,
@@ -44,7 +44,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", re
                 raise InvalidRequest(f"Limits({name}={bound!r}): give a number of 0 or more, or None for no bound")
 
 
-class Pause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class Pause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """An interrupt as data. `response` is the JSON schema an answer must fit; `expires_at` is in Unix seconds.
 
     `reason` is "tool" (it raised Interrupt), "approval", "error", "outcome_unknown" or "unanswered"; `version` is the
@@ -66,7 +66,7 @@ class Pause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", rep
 
 
 class _Event(
-    msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", repr_omit_defaults=True
+    msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", tag_field="type", repr_omit_defaults=True, gc=False
 ):
     pass
 

@@ -216,7 +216,7 @@ class Resumption:
             before = self._from_round(round_, self._messages)
             turn, events = decide(before, self.items, find_tool, now) if self.items else (before, [])
             round_.busy = True
-            self._events = events
+            self.events = events
             for item, event in zip(self.items, events, strict=True):
                 round_.decided[event.interrupt] = _content(item)
         return turn
@@ -227,7 +227,7 @@ class Resumption:
         assert round_ is not None
         round_.busy = False
         if failed and not driver.ran_tools and not round_.failed:
-            for event in self._events:
+            for event in self.events:
                 round_.decided.pop(event.interrupt, None)
             return round_
         round_.failed = failed
@@ -310,6 +310,9 @@ async def run_generate(
 ) -> GenerateResponse[Any]:
     """Drives the turn to its rest. Raises TurnError, with everything kept as its response."""
     driver = Driver(turn, setting)
+    if setting.observers and resumption is not None and resumption.round is not None:
+        setting.before = resumption.round.trace
+        driver.taken(turn, resumption.events, before=resumption.round.turn)
     failed = True
     try:
         step = await driver.run()
@@ -319,6 +322,8 @@ async def run_generate(
     turn = driver.turn
     if turn.open is not None and (round_ is None or round_.closed or round_.turn is not turn):
         round_ = Round(turn, tools)
+    if round_ is not None:
+        round_.trace = setting.trace
     response: GenerateResponse[Any] = GenerateResponse(driver, step, round_)
     if isinstance(step, Finished):
         error = failure(step.end, driver.cause, response)

@@ -41,10 +41,16 @@ class AgentInit(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel",
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Several decisions at once, all or none: answers (`respond_to_interrupt(...)`) or the wire's parts."""
+    """Several decisions at once, all or none: answers (`respond_to_interrupt(...)`) or the wire's parts.
+
+    `by` says who decides and `address` from where, for the audit. `detach` makes the turn a background one.
+    """
 
     respond: Sequence[Answer | Part] = ()
     restart: Sequence[Answer | Part] = ()
+    by: str | None = None
+    address: str | None = None
+    detach: bool = False
 
 
 class AgentOutput(msgspec.Struct, frozen=True, repr_omit_defaults=True):

@@ -1,23 +1,36 @@
 """The paused calls that wait for a person, and how they are settled: the service behind API, page and command line."""
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from adjourn.agent import Agent
 from adjourn.clock import Clock
-from adjourn.errors import InvalidRequest, ToolGone, UnknownInterrupt
+from adjourn.errors import InvalidRequest, ResumeError, ToolGone, UnknownInterrupt
 from adjourn.events import Decided, Declined, Responded, Restarted
+from adjourn.feed import Feed
 from adjourn.handle import AgentInit, AgentTurn
 from adjourn.lease import transact
 from adjourn.ledger import INNER, decide, decision_of, expire_due, overdue, where_to_go_on
-from adjourn.parts import to_json
+from adjourn.notices import tell_accepted, tell_expired, tell_refused
+from adjourn.observe import Observer
+from adjourn.parts import new_id, to_json
 from adjourn.resume import check_fit
-from adjourn.store import Decision, InterruptQuery, InterruptRecord, InterruptStatus, SessionQuery, Store
+from adjourn.store import (
+    Change,
+    Decision,
+    InterruptQuery,
+    InterruptRecord,
+    InterruptStatus,
+    SessionQuery,
+    Store,
+    Tx,
+)
 
 
 class Office(Protocol):
@@ -25,6 +38,7 @@ class Office(Protocol):
 
     agents: dict[str, Agent]
     clock: Clock
+    observers: Sequence[Observer]
 
     def stores(self) -> Sequence[Store]: ...
 
@@ -37,13 +51,17 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Accepted:
-    """A decision that counts. `turn` goes on from it in this process; None where another one, or nobody yet, runs it."""
+    """A decision that counts. `turn` goes on from it in this process; None where another one, or nobody yet, runs it.
 
-    __slots__ = ("decision", "turn")
+    `repeated` says that it had been accepted before, under the same key.
+    """
 
-    def __init__(self, decision: Decision, turn: AgentTurn | None) -> None:
+    __slots__ = ("decision", "repeated", "turn")
+
+    def __init__(self, decision: Decision, turn: AgentTurn | None, repeated: bool = False) -> None:
         self.decision = decision
         self.turn = turn
+        self.repeated = repeated
 
     @property
     def verb(self) -> str:
@@ -57,12 +75,23 @@ class Accepted:
         return f"<Accepted {self.decision.verb} {self.decision.interrupt_id} by={self.decision.by!r}>"
 
 
+class _How(msgspec.Struct, frozen=True):
+    """What goes with a decision. It has its id before it is made, so that one made before is told from it."""
+
+    address: str | None
+    run: bool
+    key: str | None
+    expect: str | None
+    decision_id: str
+
+
 class Inbox:
     """Every method works in a process that knows nothing but the store. `by` says who decides, `address` from where."""
 
     def __init__(self, office: Office) -> None:
         self._office = office
         self._driving: dict[str, AgentTurn] = {}
+        self._feed = Feed(office.stores)
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -74,27 +103,56 @@ class Inbox:
         agent: str | None = None,
         session_id: str | None = None,
         assignee: str | None = None,
+        agents: Sequence[str] | None = None,
+        tools: Sequence[str] | None = None,
+        owners: Sequence[str | None] | None = None,
+        text: str | None = None,
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page:
-        """What waits, oldest first. `status=None` lists every interrupt there ever was. `assignee` is the session's owner."""
+        """What waits, oldest first. `status=None` lists every interrupt there ever was.
+
+        `assignee` is the session's owner. `agents`, `tools` and `owners` take any of several, None among the owners being
+        nobody. `text` is looked for in tool, agent, owner, id, input and payload, whatever its case.
+        """
         if limit < 1 or limit > 1000:
             raise InvalidRequest(f"limit={limit}: give 1 to 1000")
         await self.expire_due(run=False)
-        query = InterruptQuery(status, tool, agent, session_id, assignee, None, _position(cursor), limit + 1)
+        query = _query(status, tool, agent, session_id, assignee, agents, tools, owners, text)
+        query = replace(query, after=_position(cursor), limit=limit + 1)
         found: list[InterruptRecord] = []
         for store in self._office.stores():
-            found += await transact(store, lambda tx: tx.interrupts(query), read=True)
+            found += await transact(store, partial(_list, query=query), read=True, observers=self._office.observers)
         found.sort(key=lambda r: (r.created, r.id))
         items = found[:limit]
         more = len(found) > limit
         return Page(items, _cursor(items[-1]) if more else None)
 
+    async def count(
+        self,
+        *,
+        status: InterruptStatus | None = "open",
+        tool: str | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+        assignee: str | None = None,
+        agents: Sequence[str] | None = None,
+        tools: Sequence[str] | None = None,
+        owners: Sequence[str | None] | None = None,
+        text: str | None = None,
+    ) -> int:
+        """How many `list` would give with these filters; each store counts to a million."""
+        await self.expire_due(run=False)
+        query = _query(status, tool, agent, session_id, assignee, agents, tools, owners, text)
+        return sum([await transact(store, lambda tx: tx.count(query), read=True) for store in self._office.stores()])
+
     async def get(self, interrupt_id: str) -> InterruptRecord:
         """One interrupt. Raises UnknownInterrupt. An overdue one is settled first."""
         store, row = await self._find(interrupt_id)
         if overdue(row, self._office.clock.now()):
-            await transact(store, partial(expire_due, now=self._office.clock.now()))
+            tell_expired(
+                self._office.observers, await transact(store, partial(expire_due, now=self._office.clock.now()))
+            )
             _, row = await self._find(interrupt_id)
         return row
 
@@ -107,13 +165,45 @@ class Inbox:
             await self._find(interrupt_id)  # raises for an id that never was
         return out
 
+    # -- following ---------------------------------------------------------------------------------------------------
+
+    async def changes(self, after: str | None = None, limit: int = 500) -> Sequence[Change]:
+        """What happened after this position in the feed (None: from its beginning): opened, settled, opened again.
+
+        Nothing is ever missed by going on from the last position seen. Entries older than what `ai.sessions.purge` leaves
+        are gone. An interrupt that was deleted with its session is still named here.
+        """
+        return await self._feed.changes(after, limit)
+
+    async def latest_position(self) -> str:
+        """Where the feed ends now: read it before looking at a list, then `watch` from there, and nothing is missed."""
+        return await self._feed.position()
+
+    def watch(self, after: str | None = None) -> AsyncIterator[Change]:
+        """`changes`, and then those that come, from whichever process, until the iterator is closed."""
+        return self._feed.watch(after)
+
     # -- deciding ----------------------------------------------------------------------------------------------------
 
     async def respond(
-        self, interrupt_id: str, output: Any, *, by: str | None = None, address: str | None = None, run: bool = True
+        self,
+        interrupt_id: str,
+        output: Any,
+        *,
+        by: str | None = None,
+        address: str | None = None,
+        run: bool = True,
+        key: str | None = None,
+        expect: str | None = None,
     ) -> Accepted:
-        """Supplies the tool's result; the tool does not run. Raises ResumeError, and then nothing changed."""
-        return await self._decide(Responded(interrupt_id, to_json(output, "response"), None, by), address, run)
+        """Supplies the tool's result; the tool does not run. Raises ResumeError, and then nothing changed.
+
+        With a `key` of the caller's making, the same decision sent again is accepted as the one that it is, and another
+        one raises AlreadyResolved. `expect` is the `version_tag` of the record that was looked at: if the interrupt was
+        settled and waits once more since, this raises StaleInterrupt. Both hold for every decision.
+        """
+        event = Responded(interrupt_id, to_json(output, "response"), None, by)
+        return await self._decide(event, _How(address, run, key, expect, new_id("d_")))
 
     async def restart(
         self,
@@ -124,11 +214,13 @@ class Inbox:
         by: str | None = None,
         address: str | None = None,
         run: bool = True,
+        key: str | None = None,
+        expect: str | None = None,
     ) -> Accepted:
         """Sends the tool round again, with `metadata` as its `ctx.resumed_metadata`."""
         given = UNSET if replace_input is UNSET else to_json(replace_input, "replaced input")
         event = Restarted(interrupt_id, to_json(metadata, "restart metadata") or None, given, by)
-        return await self._decide(event, address, run)
+        return await self._decide(event, _How(address, run, key, expect, new_id("d_")))
 
     async def decline(
         self,
@@ -138,24 +230,44 @@ class Inbox:
         by: str | None = None,
         address: str | None = None,
         run: bool = True,
+        key: str | None = None,
+        expect: str | None = None,
     ) -> Accepted:
         """Refuses; the model is told so, and why."""
-        return await self._decide(Declined(interrupt_id, reason, by), address, run)
+        return await self._decide(Declined(interrupt_id, reason, by), _How(address, run, key, expect, new_id("d_")))
 
     async def expire_due(self, *, run: bool = True) -> Sequence[Decision]:
         """Settles what nobody decided in time. With `run`, turns whose agents are defined here go on at once."""
         out: list[Decision] = []
         for store in self._office.stores():
+            now = self._office.clock.now()
+            if not await transact(store, partial(_is_due, now=now), read=True):
+                continue  # looking is cheaper than a writing transaction, and almost always enough
             settled: list[Decision] = []
-            while found := await transact(store, partial(expire_due, now=self._office.clock.now())):
+            while found := await transact(store, partial(expire_due, now=now)):
                 settled += found
+                tell_expired(self._office.observers, found)
             out += settled
             for session_id in dict.fromkeys(d.session_id for d in settled) if run else ():
                 await self.go_on(store, session_id)
         return out
 
-    async def _decide(self, event: Decided, address: str | None, run: bool) -> Accepted:
-        store, row = await self._find(event.interrupt)
+    async def _decide(self, event: Decided, how: _How) -> Accepted:
+        row: InterruptRecord | None = None
+        try:
+            store, row = await self._find(event.interrupt)
+            decision = await self._accepted(store, row, event, how)
+        except ResumeError as e:
+            if self._office.observers:
+                tell_refused(self._office.observers, event, e, row)
+            raise
+        repeated = decision.id != how.decision_id
+        if self._office.observers and not repeated:
+            tell_accepted(self._office.observers, event, row, decision.at)
+        turn = await self.go_on(store, row.session_id) if how.run else None
+        return Accepted(decision, turn, repeated)
+
+    async def _accepted(self, store: Store, row: InterruptRecord, event: Decided, how: _How) -> Decision:
         office = self._office
         agent = office.agents.get(row.agent)
         if row.status == "open" and not overdue(row, office.clock.now()):
@@ -169,10 +281,17 @@ class Inbox:
                 check_fit(row.tool, row, event, find or (lambda _: None))
             elif "restart" not in row.allow:
                 check_fit(row.tool, row, event, lambda _: None)
-        work = partial(decide, interrupt_id=row.id, event=event, now=office.clock.now(), address=address)
-        decision = decision_of(await transact(store, work))
-        turn = await self.go_on(store, row.session_id) if run else None
-        return Accepted(decision, turn)
+        work = partial(
+            decide,
+            interrupt_id=row.id,
+            event=event,
+            now=office.clock.now(),
+            address=how.address,
+            key=how.key,
+            expect=how.expect,
+            decision_id=how.decision_id,
+        )
+        return decision_of(await transact(store, work, observers=office.observers))
 
     async def go_on(self, store: Store, session_id: str) -> AgentTurn | None:
         """Drives a session that waits for a driver, where its agent is defined here and nobody else drives it."""
@@ -199,7 +318,9 @@ class Inbox:
         """Takes up every session that waits for a driver: left by a dead process, or decided where nobody could run it."""
         turns: list[AgentTurn] = []
         for store in self._office.stores():
-            await transact(store, partial(expire_due, now=self._office.clock.now()))
+            tell_expired(
+                self._office.observers, await transact(store, partial(expire_due, now=self._office.clock.now()))
+            )
             after: tuple[float, str] | None = None
             while True:
                 query = SessionQuery(due=self._office.clock.now(), after=after, limit=200)
@@ -219,6 +340,34 @@ class Inbox:
             if row is not None:
                 return store, row
         raise UnknownInterrupt(f"there is no interrupt {interrupt_id!r}")
+
+
+def _list(tx: Tx, query: InterruptQuery) -> list[InterruptRecord]:
+    return tx.interrupts(query)
+
+
+def _query(
+    status: InterruptStatus | None,
+    tool: str | None,
+    agent: str | None,
+    session_id: str | None,
+    assignee: str | None,
+    agents: Sequence[str] | None,
+    tools: Sequence[str] | None,
+    owners: Sequence[str | None] | None,
+    text: str | None,
+) -> InterruptQuery:
+    """The filters of `list` and `count`."""
+
+    def some(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
+        return None if values is None else tuple(values)
+
+    query = InterruptQuery(status, tool, agent, session_id, assignee)
+    return replace(query, agents=some(agents), tools=some(tools), owners=some(owners), text=text or None)
+
+
+def _is_due(tx: Tx, now: float) -> bool:
+    return bool(tx.interrupts(InterruptQuery(status="open", expired_by=now, limit=1)))
 
 
 def _sessions(query: SessionQuery) -> Callable[[Any], Any]:

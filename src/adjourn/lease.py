@@ -1,45 +1,93 @@
 """Keeps the leases of running legs alive, and waits for stores from the event loop."""
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Future
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from adjourn.clock import Clock
 from adjourn.errors import SessionConflict, SessionNotFound, StoreError
 from adjourn.ledger import Leg, renew
+from adjourn.observe import Observer, notify
+from adjourn.promise import Promise
 from adjourn.store import Store, Tx
 
 T = TypeVar("T")
 
 
-async def settled(future: "Future[T]") -> T:
-    """What the store's future holds. Cancelling the waiter leaves the store's work alone."""
-    if future.done():
-        return future.result()
+class _Bell:
+    """Wakes those of one event loop who wait for a store. One commit answers many of them, and rings once."""
+
+    __slots__ = ("_loop", "_ready", "_rung")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._ready: deque[asyncio.Future[None]] = deque()
+        self._rung = False
+
+    def wake(self, waiter: "asyncio.Future[None]") -> None:
+        """From any thread."""
+        self._ready.append(waiter)
+        if not self._rung:
+            self._rung = True
+            loop = self._loop()
+            try:
+                if loop is not None:
+                    loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+    def _answer(self) -> None:
+        # Before the first look: whoever is put there after the last one rings again.
+        self._rung = False
+        ready = self._ready
+        while ready:
+            waiter = ready.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+_bells: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bell]" = weakref.WeakKeyDictionary()
+
+
+async def settled(promise: Promise[T]) -> T:
+    """What the store promised. Cancelling the waiter leaves the store's work alone."""
+    if promise.done():
+        return promise.result()
     loop = asyncio.get_running_loop()
+    bell = _bells.get(loop)
+    if bell is None:
+        bell = _bells[loop] = _Bell(loop)
     waiter: asyncio.Future[None] = loop.create_future()
-
-    def wake(_: "Future[T]") -> None:
-        try:
-            loop.call_soon_threadsafe(_set, waiter)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
-
-    future.add_done_callback(wake)
+    promise.add_done_callback(lambda _: bell.wake(waiter))
     await waiter
-    return future.result()
+    return promise.result()
 
 
-def _set(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+async def transact(
+    store: Store, work: Callable[[Tx], T], *, read: bool = False, observers: Sequence[Observer] = ()
+) -> T:
+    """Runs `work` on the store, from the event loop. The observers are told how long it took."""
+    if not observers:
+        return await settled(store.submit(work, read=read))
+    name: str = getattr(getattr(work, "func", work), "__name__", "<lambda>")  # of a partial, what it calls
+    operation = ("read" if read else "write") if name == "<lambda>" else name.removeprefix("_")
+    return await timed(observers, operation, store.submit(work, read=read))
 
 
-async def transact(store: Store, work: Callable[[Tx], T], *, read: bool = False) -> T:
-    """Runs `work` on the store, from the event loop."""
-    return await settled(store.submit(work, read=read))
+async def timed(observers: Sequence[Observer], operation: str, promise: Promise[T]) -> T:
+    """What the store promised, and the observers are told how long that took."""
+    begun, ok = time.perf_counter(), True
+    try:
+        return await settled(promise)
+    except StoreError:  # anything else that a work raises is a rule's answer, not the store's trouble
+        ok = False
+        raise
+    finally:
+        notify(observers, "store", operation, {"seconds": time.perf_counter() - begun, "ok": ok})
 
 
 class Keeper:

@@ -36,19 +36,30 @@ from adjourn.events import (
     TurnEnded,
 )
 from adjourn.loading import closed, next_of
-from adjourn.parts import Artifact, digest, new_id
+from adjourn.parts import Artifact, canonical, digest, new_id
+from adjourn.records import (
+    Change,
+    ChangeKind,
+    Decision,
+    InterruptQuery,
+    InterruptRecord,
+    Queued,
+    SessionRecord,
+    Snapshot,
+)
 from adjourn.state import Call, Finished, Paused, Turn
-from adjourn.store import Decision, InterruptQuery, InterruptRecord, Queued, SessionRecord, Snapshot, Tx
+from adjourn.store import Tx
 
 INNER = "inner:"
 """How the ids of nested agents' sessions begin."""
 
 
-class Leg(msgspec.Struct, frozen=True):
+class Leg(msgspec.Struct, frozen=True, gc=False):
     """One leg as its driver knows it.
 
     `epoch` is 0 until the lease is claimed. `branch` allows a second child of `parent_id`. `open` are the interrupts that
-    wait in this branch. `force` takes the lease from whoever holds it, to abort.
+    wait in this branch. `force` takes the lease from whoever holds it, to abort. `trace` is the W3C traceparent of the span
+    that the leg runs in, `before` that of the leg which this one goes on from; None where nobody traces.
     """
 
     session_id: str
@@ -65,9 +76,11 @@ class Leg(msgspec.Struct, frozen=True):
     path: tuple[str, ...] = ()
     open: frozenset[str] = frozenset()
     force: bool = False
+    trace: str | None = None
+    before: str | None = None
 
 
-class Write(msgspec.Struct, frozen=True):
+class Write(msgspec.Struct, frozen=True, gc=False):
     """One commit of a leg. `applying` are stored decisions that these events take up, by interrupt id.
 
     `unqueue` takes this queued message off the session, since the turn is about it. `inner` are sessions that were begun.
@@ -87,12 +100,16 @@ class Write(msgspec.Struct, frozen=True):
     inner: tuple[str, ...] = ()
 
 
-class Saved(msgspec.Struct, frozen=True):
-    """The leg after a commit. `news` are decisions made elsewhere meanwhile; with any, the turn did not come to rest."""
+class Saved(msgspec.Struct, frozen=True, gc=False):
+    """The leg after a commit. `news` are decisions made elsewhere meanwhile; with any, the turn did not come to rest.
+
+    `settled` are the interrupts that this commit itself settled, as they were before.
+    """
 
     leg: Leg
     news: Sequence[Decision] = ()
     queue: tuple[Queued, ...] = ()
+    settled: tuple[InterruptRecord, ...] = ()
 
 
 # -- committing ------------------------------------------------------------------------------------------------------
@@ -104,9 +121,10 @@ def save(tx: Tx, write: Write) -> Saved:
     session = _held(tx, leg, now) if leg.epoch else _claimed(tx, leg, now)
     leg = replace(leg, epoch=session.epoch, batches=leg.batches + bool(write.events))
     waiting = session.waiting
+    settled: list[InterruptRecord] = []
     for event in write.events:
         if isinstance(event, (Responded, Restarted, Declined, Expired)):
-            waiting -= _take(tx, write, event)
+            waiting -= _take(tx, write, event, settled)
     inner = leg.session_id.startswith(INNER)  # its pauses are shown, and settled, by the session around it
     if not inner and any(isinstance(e, (ToolInterrupted, ToolRaised, Forked)) for e in write.events):
         _open_interrupts(tx, write, leg)
@@ -121,7 +139,7 @@ def save(tx: Tx, write: Write) -> Saved:
     if isinstance(write.rest, Finished) and waiting > 0:
         waiting -= _drop_waiting(tx, leg)
     if write.events:
-        tx.add_events(leg.snapshot_id, leg.batches - 1, write.events)
+        tx.add_events(leg.snapshot_id, leg.batches - 1, write.events, now, leg.epoch)
     tx.put_snapshot(_snapshot(tx, write, leg, rest))
     session = replace(
         session,
@@ -135,7 +153,7 @@ def save(tx: Tx, write: Write) -> Saved:
         inner=tuple(dict.fromkeys((*session.inner, *write.inner))) if write.inner else session.inner,
     )
     tx.put_session(session)
-    return Saved(leg, news, session.queue)
+    return Saved(leg, news, session.queue, tuple(settled))
 
 
 def _unqueued(session: SessionRecord, queued: str | None) -> tuple[Queued, ...]:
@@ -184,7 +202,7 @@ def _held(tx: Tx, leg: Leg, now: float) -> SessionRecord:
     return session
 
 
-def _take(tx: Tx, write: Write, event: Decided) -> int:
+def _take(tx: Tx, write: Write, event: Decided, settled: list[InterruptRecord]) -> int:
     stored = write.applying.get(event.interrupt)
     if stored is not None:
         tx.put_decision(replace(stored, applied=True))
@@ -196,6 +214,7 @@ def _take(tx: Tx, write: Write, event: Decided) -> int:
     refused = _settle(tx, row, _as_decision(event, row, write.now, write.address, applied=True), write.now)
     if refused is not None:
         raise refused
+    settled.append(row)
     return 0
 
 
@@ -243,8 +262,27 @@ def _settle(tx: Tx, row: InterruptRecord, decision: Decision, now: float) -> Res
     if row.status == "cancelled":
         return StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} was cancelled: its turn has ended")
     tx.put_interrupt(replace(row, status="expired" if decision.verb == "expire" else "resolved"))
-    tx.put_decision(decision)
+    _decided(tx, decision)
     return None
+
+
+def _decided(tx: Tx, decision: Decision) -> None:
+    """The audit row, and the entry of the feed that goes with it."""
+    tx.put_decision(decision)
+    kind: ChangeKind = "reopened" if decision.verb == "reopen" else "settled"
+    tx.add_change(Change("", kind, decision.interrupt_id, decision.session_id, decision.at, decision.id))
+
+
+def cancel(tx: Tx, row: InterruptRecord, now: float, reason: str = "") -> None:
+    """Closes an open interrupt that nobody can decide on any more."""
+    tx.put_interrupt(replace(row, status="cancelled"))
+    _decided(tx, Decision(new_id("d_"), row.id, row.session_id, "cancel", now, reason=reason, applied=True))
+
+
+def opened(tx: Tx, row: InterruptRecord, now: float) -> None:
+    """Stores an interrupt that waits from now on."""
+    tx.put_interrupt(row)
+    tx.add_change(Change("", "opened", row.id, row.session_id, now))
 
 
 def _open_interrupts(tx: Tx, write: Write, leg: Leg) -> None:
@@ -254,13 +292,11 @@ def _open_interrupts(tx: Tx, write: Write, leg: Leg) -> None:
         row = tx.interrupt(pause.id)
         if row is None:
             # A microsecond apart, so that the inbox lists the calls of one message in their order.
-            tx.put_interrupt(_interrupt(leg, call, write.now + place * 1e-6))
+            opened(tx, _interrupt(leg, call, write.now + place * 1e-6), write.now)
         elif row.status != "open":  # it was sent round again and failed: it waits once more
-            tx.put_interrupt(replace(row, status="open", snapshot_id=leg.snapshot_id))
+            tx.put_interrupt(replace(row, status="open", snapshot_id=leg.snapshot_id, reopened=row.reopened + 1))
             why = call.error.message if call.error is not None else ""
-            tx.put_decision(
-                Decision(new_id("d_"), row.id, row.session_id, "reopen", write.now, reason=why, applied=True)
-            )
+            _decided(tx, Decision(new_id("d_"), row.id, row.session_id, "reopen", write.now, reason=why, applied=True))
 
 
 def _interrupt(leg: Leg, call: Call, now: float) -> InterruptRecord:
@@ -287,6 +323,7 @@ def _interrupt(leg: Leg, call: Call, now: float) -> InterruptRecord:
         leg.owner,
         pause.version,
         path=(*leg.path, *pause.path),
+        trace=leg.trace,
     )
 
 
@@ -295,8 +332,7 @@ def _cancel(tx: Tx, ids: frozenset[str], now: float) -> None:
     for interrupt_id in ids:
         row = tx.interrupt(interrupt_id)
         if row is not None and row.status == "open":
-            tx.put_interrupt(replace(row, status="cancelled"))
-            tx.put_decision(Decision(new_id("d_"), row.id, row.session_id, "cancel", now, applied=True))
+            cancel(tx, row, now)
 
 
 def _drop_waiting(tx: Tx, leg: Leg) -> int:
@@ -326,6 +362,7 @@ def _snapshot(tx: Tx, write: Write, leg: Leg, rest: Paused | Finished | None) ->
         artifacts=write.artifacts,
         branch=leg.branch,
         heartbeat=write.now,
+        trace=leg.trace,
     )
     if rest is None:
         return snapshot
@@ -364,26 +401,64 @@ def late_result(tx: Tx, session_id: str, call_id: str, output: Json, now: float)
 
 
 def decide(
-    tx: Tx, interrupt_id: str, event: Decided, now: float, address: str | None
+    tx: Tx,
+    interrupt_id: str,
+    event: Decided,
+    now: float,
+    address: str | None,
+    key: str | None = None,
+    expect: str | None = None,
+    decision_id: str | None = None,
 ) -> tuple[Decision | None, ResumeError | None]:
     """Accepts a decision for whoever drives the session next: (decision, None), or (None, why it was refused).
 
-    A refusal is returned, not raised: an overdue interrupt is settled as expired by the same transaction.
+    A refusal is returned, not raised: an overdue interrupt is settled as expired by the same transaction. The decision
+    that was made under this `key` before is given again; a new one has `decision_id`, where it is given. `expect` is the
+    `version_tag` that was looked at.
     """
     row = tx.interrupt(interrupt_id)
     if row is None:
         return None, UnknownInterrupt(f"there is no interrupt {interrupt_id!r}")
+    session = tx.session(row.session_id)  # two deciders queue up here, so what is read from now on is the newest
+    row = tx.interrupt(interrupt_id) or row
+    decision = replace(_as_decision(event, row, now, address, applied=False), key=key)
+    decision = replace(decision, id=decision_id or decision.id)
+    before = None
+    if key is not None:
+        before = next((d for d in tx.decisions(interrupt_id=row.id) if d.key == key), None)
+    if before is not None:
+        if _same(before, decision):
+            return before, None
+        return None, AlreadyResolved(
+            f"another decision on interrupt {row.id} was made under the key {key!r} ({before.verb}); a new decision needs a "
+            "new key",
+            before,
+        )
     if overdue(row, now):
-        _wait_for_driver(tx, row, _as_decision(Expired(row.id), row, now, None, applied=False), now)
+        _wait_for_driver(tx, session, row, _as_decision(Expired(row.id), row, now, None, applied=False), now)
         return None, StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} expired before anybody decided")
-    decision = _as_decision(event, row, now, address, applied=False)
-    refused = _wait_for_driver(tx, row, decision, now)
+    if row.status == "open" and expect is not None and expect != row.version_tag:
+        return None, StaleInterrupt(
+            f"interrupt {row.id} of tool {row.tool!r} is not what was looked at any more (it was settled and waits again); "
+            "nothing was changed. Look at it again, then decide"
+        )
+    refused = _wait_for_driver(tx, session, row, decision, now)
     return (None, refused) if refused is not None else (decision, None)
 
 
-def _wait_for_driver(tx: Tx, row: InterruptRecord, decision: Decision, now: float) -> ResumeError | None:
-    session = tx.session(row.session_id)  # first, so that two deciders queue up here
-    row = tx.interrupt(row.id) or row
+def _same(one: Decision, other: Decision) -> bool:
+    """Whether they decide the same, whenever and wherever they were made."""
+
+    def said(d: Decision) -> Decision:
+        return replace(d, id="", at=0.0, address=None, input_digest="", applied=False, due=None)
+
+    return canonical(said(one)) == canonical(said(other))
+
+
+def _wait_for_driver(
+    tx: Tx, session: SessionRecord | None, row: InterruptRecord, decision: Decision, now: float
+) -> ResumeError | None:
+    """Settles it for whoever drives next. The session must have been read, and so locked, before the row."""
     refused = _settle(tx, row, decision, now)
     if refused is None and session is not None:
         tx.put_session(replace(session, waiting=session.waiting + 1, updated=now))
@@ -399,8 +474,10 @@ def expire_due(tx: Tx, now: float, limit: int = 1000) -> list[Decision]:
     """Settles what is overdue, as expired."""
     out: list[Decision] = []
     for row in tx.interrupts(InterruptQuery(status="open", expired_by=now, limit=limit)):
+        session = tx.session(row.session_id)
+        row = tx.interrupt(row.id) or row
         decision = _as_decision(Expired(row.id), row, now, None, applied=False)
-        if _wait_for_driver(tx, row, decision, now) is None:
+        if _wait_for_driver(tx, session, row, decision, now) is None:
             out.append(decision)
     return out
 

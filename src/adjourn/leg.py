@@ -2,19 +2,37 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
+from adjourn.answer import Answer
 from adjourn.clock import Clock
-from adjourn.errors import InvalidRequest, InvalidState, SessionConflict, SessionError, SessionPaused
-from adjourn.events import Declined, Event, Expired, Json, Limits, Pause, ToolInterrupted, ToolReturned, TurnEnded
+from adjourn.conversation import Conversation
+from adjourn.engine import Engine
+from adjourn.errors import InvalidRequest, InvalidState, ResumeError, SessionConflict, SessionError, SessionPaused
+from adjourn.events import (
+    Decided,
+    Declined,
+    Event,
+    Expired,
+    Json,
+    Limits,
+    Pause,
+    ToolInterrupted,
+    ToolReturned,
+    TurnEnded,
+)
 from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, SessionState
-from adjourn.lease import Keeper, settled, transact
+from adjourn.lease import Keeper, settled, timed, transact
 from adjourn.ledger import Leg, Saved, Write, as_event, late_result, save
-from adjourn.loop import Driver
-from adjourn.parts import Artifact, ErrorInfo, Message, decode, encode, new_id
+from adjourn.notices import leg_ids, tell_accepted, tell_refused, tell_refused_items
+from adjourn.observe import Observer, notify
+from adjourn.parts import Artifact, ErrorInfo, Message, Part, decode, encode, new_id
+from adjourn.promise import Promise
+from adjourn.resume import decide
 from adjourn.setting import Setting
 from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Decision, Queued, Store
@@ -34,6 +52,14 @@ class Agentlike(Protocol):
     holder: str
     on_message_while_paused: str
     running: "dict[str, AgentTurn]"
+
+    @property
+    def observers(self) -> Sequence[Observer]: ...
+
+    @property
+    def engine(self) -> Engine | None:
+        """What runs its turns instead of this process; None where nothing does."""
+        ...
 
     def find_tool(self, name: str) -> Tool[..., Any] | None: ...
 
@@ -57,6 +83,13 @@ class Unsaved(Protocol):
     def unsaved(self) -> tuple[Any, tuple[Artifact, ...], tuple[str, ...]]:
         """Custom state and artifacts that changed in this leg, and inner sessions that it began."""
         ...
+
+
+class Drove(Protocol):
+    """What ran the leg, as far as its output shows it."""
+
+    turn: Turn
+    value: Any
 
 
 class Resting(Protocol):
@@ -94,21 +127,26 @@ class Plan:
     detach: bool = False
     unqueue: str | None = None
     before: AgentTurn | None = None
+    address: str | None = None
 
 
 class LegJournal:
     """The driver's journal: each commit is one transaction of the ledger."""
 
-    def __init__(
-        self, session: Unsaved, store: Store, leg: Leg, waiting: Sequence[Decision], unqueue: str | None
-    ) -> None:
+    def __init__(self, session: Unsaved, store: Store, leg: Leg, waiting: Sequence[Decision], plan: Plan) -> None:
         self._session = session
-        self._store = store
+        self._store = self.store = store
+        self.agent = session.agent
         self._applying: dict[str, Decision] = {d.interrupt_id: d for d in waiting}
-        self._unqueue = unqueue
+        self._unqueue = plan.unqueue
+        self._address = plan.address
         self.leg = leg
-        self._flying: Future[Saved] | None = None
+        self._flying: Promise[Saved] | None = None
         self.queue: tuple[Queued, ...] = ()
+
+    def current(self) -> Leg:
+        """The leg, as of its last commit."""
+        return self.leg
 
     async def commit(self, turn: Turn, events: Sequence[Event], rest: Paused | Finished | None) -> Sequence[Event]:
         if self._flying is not None:
@@ -126,25 +164,51 @@ class LegJournal:
             state,
             artifacts,
             self._applying,
-            None,
+            self._address,
             self._unqueue,
             inner,
         )
+        observers = self._session.agent.observers
         self._flying = self._store.submit(partial(save, write=write))
         try:
-            saved = await settled(self._flying)
+            saved = await (timed(observers, "commit", self._flying) if observers else settled(self._flying))
+        except ResumeError as e:
+            if observers:
+                self._refused(events, e)
+            raise
         except SessionConflict:
             for event in events:  # what ran, ran: whoever took over can see it beside the call
                 if isinstance(event, ToolReturned):
                     await transact(self._store, self._late(event.call, event.output))
             raise
+        taken_over = not self.leg.epoch and self.leg.batches > 0
         self._adopt(saved)
+        if observers:
+            self._tell(saved, events, now, taken_over)
         return [as_event(d) for d in saved.news]
 
     def _adopt(self, saved: Saved) -> None:
         self._flying = None
-        self.leg, self.queue, self._unqueue = saved.leg, saved.queue, None
+        self.leg, self.queue, self._unqueue, self._address = saved.leg, saved.queue, None, None
         self._applying.update({d.interrupt_id: d for d in saved.news})
+
+    def traced(self, trace: str) -> None:
+        """Kept with the next commit."""
+        self.leg = replace(self.leg, trace=trace)
+
+    def _tell(self, saved: Saved, events: Sequence[Event], now: float, taken_over: bool) -> None:
+        observers, leg = self._session.agent.observers, saved.leg
+        if taken_over:
+            notify(observers, "takeover", leg.agent, {**leg_ids(leg), "epoch": leg.epoch, "own": leg.force})
+        rows = {r.id: r for r in saved.settled}
+        for event in events if rows else ():
+            if isinstance(event, Decided) and event.interrupt in rows:
+                tell_accepted(observers, event, rows[event.interrupt], now)
+
+    def _refused(self, events: Sequence[Event], error: Exception) -> None:
+        for event in events:
+            if isinstance(event, Decided) and event.interrupt not in self._applying:
+                tell_refused(self._session.agent.observers, event, error, None)
 
     def late(self, call: str, output: Json) -> None:
         """Kept in the history of the call."""
@@ -153,6 +217,19 @@ class LegJournal:
     def _late(self, call: str, output: Json) -> Callable[[Any], None]:
         now = self._session.agent.clock.now()
         return partial(late_result, session_id=self.leg.session_id, call_id=call, output=output, now=now)
+
+
+def deciding(
+    agent: Agentlike, turn: Turn, items: Sequence[Answer | Part], by: str | None
+) -> tuple[Turn, list[Event]]:
+    """The turn with these decisions in it. Raises ResumeError where one does not fit, and then none is taken."""
+    try:
+        turn, events = decide(turn, items, agent.find_tool, agent.clock.now(), by)
+    except ResumeError as e:
+        if agent.observers:
+            tell_refused_items(agent.observers, items, e)
+        raise
+    return turn, list(events)
 
 
 def checked(agent: Agentlike, init: AgentInit) -> SessionState | None:
@@ -224,17 +301,22 @@ def expiring(turn: Turn, now: float) -> list[Event]:
     return [Expired(c.pause.id) for c in turn.paused if c.pause is not None and overdue(c, now)]
 
 
-def recovering(
-    turn: Turn, waiting: Sequence[Decision], find_tool: Callable[[str], Tool[..., Any] | None]
-) -> list[Event]:
-    """What a dead driver left: runs of unknown outcome become pauses, waiting decisions are taken up."""
+def recovering(turn: Turn, at: Conversation, agent: Agentlike) -> list[Event]:
+    """What a dead driver left: runs of unknown outcome become pauses, waiting decisions are taken up.
+
+    An engine's leg is not left: the engine knows what runs, and only has to be woken.
+    """
+    if at.unfinished is not None and agent.engine is not None and at.held_by == agent.engine.holder:
+        return []
     events: list[Event] = [
-        ToolInterrupted(c.id, unknown_outcome(find_tool(c.request.name))) for c in turn.calls if c.state == "running"
+        ToolInterrupted(c.id, unknown_outcome(agent.find_tool(c.request.name)))
+        for c in turn.calls
+        if c.state == "running"
     ]
-    return [*events, *[as_event(d) for d in waiting]]
+    return [*events, *[as_event(d) for d in at.waiting]]
 
 
-def rest_output(session: Resting, driver: Driver, step: Paused | Finished) -> AgentOutput:
+def rest_output(session: Resting, driver: Drove, step: Paused | Finished) -> AgentOutput:
     """What a leg came to."""
     turn, messages = driver.turn, session.messages
     added = messages[len(turn.history) :]

@@ -36,7 +36,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 def next_of(tx: Tx, session_id: str, snapshot_id: str) -> str | None:
     """The snapshot that goes on from this one; one that was forked off does not."""
-    return next((s.id for s in tx.snapshots(session_id) if s.parent_id == snapshot_id and not s.branch), None)
+    return next((s.id for s in tx.children(snapshot_id) if s.session_id == session_id and not s.branch), None)
 
 
 def closed(turn: Turn) -> tuple[Message, ...]:

@@ -18,6 +18,7 @@ from adjourn.errors import DefinitionError, InvalidRequest, ModelError
 from adjourn.events import (
     Declined,
     Event,
+    Expired,
     ModelReplied,
     OutputRejected,
     Responded,
@@ -26,8 +27,9 @@ from adjourn.events import (
     TurnEnded,
 )
 from adjourn.model import ModelReply, ModelRequest, checked_reply
-from adjourn.observe import Observed, Watched
-from adjourn.parts import Chunk, ErrorInfo, new_id
+from adjourn.notices import Notices, model_step, replied
+from adjourn.observe import Watched
+from adjourn.parts import OURS, Chunk, ErrorInfo, new_id
 from adjourn.resume import decide
 from adjourn.schema import Misfit
 from adjourn.setting import Handler, Setting
@@ -57,11 +59,18 @@ class Driver:
         self._soon: asyncio.Handle | None = None
         self._firm = False  # whether a commit has been made in this leg, so that it is ours
         self._decided = False
+        self._untold = False
         self._active: set[str] = set()
         self._mark = 0.0
+        self._notices = Notices(setting) if setting.observers else None
 
     async def run(self) -> Paused | Finished:
         """Goes on until the turn is paused or finished. An abort by the signal is an end; a cancelled task is raised on."""
+        if self._notices is None:
+            return await self._until_rest()
+        return await self._notices.leg(self.turn, self._until_rest, lambda: self.turn)
+
+    async def _until_rest(self) -> Paused | Finished:
         signal = self.setting.signal
         task = asyncio.current_task()
         if signal is None or task is None:
@@ -85,6 +94,17 @@ class Driver:
             forget()
             for handle in cancels:
                 handle.cancel()
+
+    async def one_step(self, step: CallModel | RunTools | Paused) -> None:
+        """Does this step, and returns when what came of it is durable: for engines, which choose each step themselves."""
+        self._mark = self.setting.clock.monotonic()
+        if isinstance(step, CallModel):
+            await self._call_model(step)
+        elif isinstance(step, RunTools):
+            await self._run_tools(step.calls)
+        else:
+            await self._handled(step)
+        await self.flush()
 
     async def _run(self) -> Paused | Finished:
         self._mark = self.setting.clock.monotonic()
@@ -115,17 +135,26 @@ class Driver:
 
     def put(self, event: Event) -> None:
         """Records an event, to be kept with the next commit."""
+        if self._notices is not None:
+            self._notices.note(self.turn, event)
         self.turn = record(self.turn, event)
         if self.setting.journal is not None:
             self._unsaved.append(event)
 
-    def taken(self, turn: Turn, events: Sequence[Event], *, decided: bool = True) -> None:
+    def taken(
+        self, turn: Turn, events: Sequence[Event], *, before: Turn | None = None, decided: bool = True
+    ) -> None:
         """The state after events that were checked already (decisions, a retry), to be kept with the next commit.
 
-        Decisions are kept before a model is called: one that comes too late must cause nothing.
+        Decisions are kept before a model is called: one that comes too late must cause nothing. `before` is the state that
+        they were made on.
         """
+        if self._notices is not None:
+            for event in events:
+                self._notices.note(before or turn, event)
         self.turn = turn
         self._decided = decided
+        self._untold = decided and any(isinstance(e, (Responded, Restarted, Declined, Expired)) for e in events)
         if self.setting.journal is not None:
             self._unsaved.extend(events)
 
@@ -149,7 +178,12 @@ class Driver:
         if self.setting.journal is None or not (events or rest is not None):
             return ()
         self._firm = True
-        return await self.setting.journal.commit(self.turn, events, rest)
+        if self._notices is None:
+            return await self.setting.journal.commit(self.turn, events, rest)
+        notices = self._notices.take()
+        news = await self.setting.journal.commit(self.turn, events, rest)
+        self._notices.tell(notices)
+        return news
 
     def _flush_soon(self) -> None:
         # It begins when the model call first waits. Until then events gather, and share one commit.
@@ -220,15 +254,16 @@ class Driver:
         self.request = request
         if self._decided and not self._firm:
             await self.flush()
+        if self._untold:
+            self._tell_results()  # a round that answers closed, without a tool that ran
         self._flush_soon()
         try:
             if setting.observers:
-                facts = {"key": setting.key}
-                with Watched(setting.observers, Observed("model", setting.model.name, facts)) as seen:
-                    reply = seen.result = await setting.model(request, self._emit)
+                with Watched(setting.observers, model_step(setting, request)) as seen:
+                    reply = checked_reply(await setting.model(request, self._emit))
+                    replied(seen, reply)
             else:
-                reply = await setting.model(request, self._emit)
-            reply = checked_reply(reply)
+                reply = checked_reply(await setting.model(request, self._emit))
         except Exception as e:  # noqa: BLE001 - whatever a model raises ends the turn, with everything kept
             self._model_failed(e)
             return
@@ -350,8 +385,11 @@ class Driver:
     def _tell_results(self) -> None:
         sink = self.setting.sink
         if self.turn.open is None and self.turn.added and self.turn.added[-1].role == "tool":
+            self._untold = False
             if sink is not None:
-                sink(Chunk("tool", self._index, self.turn.added[-1].content))
+                # With what was asked for, which was no news of its own: whoever builds the messages anew needs it.
+                asked = [p for p in self.turn.added[-2].content if p.tool_request is not None]
+                sink(Chunk("tool", self._index, self.turn.added[-1].content, {OURS: {"requests": asked}}))
             self._index += 1
 
     # -- handlers ----------------------------------------------------------------------------------------------------

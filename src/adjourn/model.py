@@ -22,7 +22,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     output_schema: Mapping[str, Any] | None = None
 
 
-class ModelRequest(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class ModelRequest(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """One call of a model. `streaming` says whether anybody listens; `output_schema` is set for `output=`."""
 
     messages: Sequence[Message]
@@ -32,7 +32,7 @@ class ModelRequest(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
     streaming: bool = False
 
 
-class ModelReply(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class ModelReply(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """What a model said. `raw` is whatever the provider sent beside it, and is not stored."""
 
     message: Message
@@ -47,12 +47,51 @@ class Model(Protocol):
 
     It may call `emit` with chunks as they come, and returns the whole message all the same (`collect` builds it from the
     chunks). It raises ModelError for what went wrong. Chunks are for watching; the reply is what counts.
+
+    It may also have a method `check(request)`, see `Checking`.
     """
 
     @property
     def name(self) -> str: ...
 
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply: ...
+
+
+class Checking(Protocol):
+    """A model that can tell beforehand what it cannot be asked.
+
+    `check` is given a request without messages: the tools, the output schema and the config of an agent or of a
+    `generate`. It raises DefinitionError (or InvalidRequest, for a config that is none) where no request with these could
+    be sent. It depends on nothing else and talks to nobody: it is called once, when they are first known.
+    """
+
+    def check(self, request: ModelRequest) -> None: ...
+
+
+class Checks:
+    """What models were asked about already, so that each is asked once about the same tools, output and config."""
+
+    def __init__(self) -> None:
+        self._passed: dict[tuple[int, ...], tuple[Any, ...]] = {}
+
+    def __call__(
+        self, model: Model, tools: Sequence[ToolDefinition], config: Any, output_schema: Mapping[str, Any] | None
+    ) -> None:
+        """Raises what the model's `check` raises; nothing for a model without one."""
+        check: Callable[[ModelRequest], None] | None = getattr(model, "check", None)
+        if check is None:
+            return
+        about = (model, config, output_schema, *tools)
+        key = tuple([id(a) for a in about])  # kept beside it, so that no id is used again
+        if key in self._passed:
+            return
+        check(ModelRequest((), tools, config, output_schema))
+        if len(self._passed) >= _MOST_CHECKS:
+            self._passed.clear()
+        self._passed[key] = about
+
+
+_MOST_CHECKS = 256
 
 
 @runtime_checkable
@@ -168,6 +207,7 @@ class ModelRegistry:
     def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
         self._plugins: dict[str, Plugin] = {}
         self._models: dict[str, Model] = {}
+        self.check = Checks()
         for plugin in plugins:
             if plugin.name in self._plugins:
                 raise DuplicateName(f"two plugins are called {plugin.name!r}")

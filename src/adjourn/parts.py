@@ -33,14 +33,14 @@ OURS = "adjourn"
 """The one metadata key that holds what only Adjourn reads (ids, counts); everything else is Genkit's or the provider's."""
 
 
-class Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class Media(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """A picture, sound or file. `url` may be a `data:` URL."""
 
     url: str
     content_type: str | None = None
 
 
-class ToolRequest(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class ToolRequest(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """The model's wish to run a tool. `ref` is the provider's id of the call; we mint one where it gives none."""
 
     name: str
@@ -48,7 +48,7 @@ class ToolRequest(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     input: Any = None
 
 
-class ToolResponse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class ToolResponse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """What the model is told about one request. `content` holds media parts beside the JSON `output`."""
 
     name: str
@@ -57,7 +57,7 @@ class ToolResponse(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
     content: "Sequence[Part] | None" = None
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """One piece of a message: exactly one of the fields before `metadata` is set."""
 
     text: str | None = None
@@ -80,7 +80,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr
 TextPart = ReasoningPart = MediaPart = DataPart = CustomPart = ToolRequestPart = ToolResponsePart = Part
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """One message of a conversation."""
 
     role: Role
@@ -114,7 +114,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", r
         return noted or {}
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """Tokens. `cached_tokens` and `reasoning_tokens` are shares of input and output, not additions to them."""
 
     input_tokens: int = 0
@@ -141,7 +141,7 @@ def _texts(content: Sequence[Part]) -> str:
     return "".join([p.text for p in content if p.text is not None])
 
 
-class Chunk(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class Chunk(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """A piece of a message as it is being made. `index` grows by one with each new message of the turn."""
 
     role: Role = "model"
@@ -158,7 +158,7 @@ class Chunk(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", rep
         return "".join([p.reasoning for p in self.content if p.reasoning is not None])
 
 
-class Artifact(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class Artifact(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """Something a session produced beside its messages. A later one of the same name replaces the earlier."""
 
     name: str | None = None
@@ -166,7 +166,7 @@ class Artifact(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", 
     metadata: Metadata | None = None
 
 
-class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """An error as a value: what crosses the wire and is stored. `kind` is the Python class name."""
 
     status: str

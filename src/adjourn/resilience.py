@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from adjourn.clock import SYSTEM, Clock
 from adjourn.errors import DefinitionError, ModelError
 from adjourn.model import Emit, Model, ModelReply, ModelRequest
+from adjourn.observe import notify_here
 from adjourn.parts import OURS, Chunk
 
 __all__ = ["MARK", "configured_model", "fallback_model", "retry_model"]
@@ -148,6 +149,12 @@ async def _attempt(
         watch.over = True
 
 
+def _tell_retry(model: str, attempt: int, error: Exception, delay: float) -> None:
+    code = error.code if isinstance(error, ModelError) else None
+    kind = type(error).__name__ if code is None else f"http_{code}"
+    notify_here("retry", model, {"of": "model", "attempt": attempt, "error": kind, "delay": delay})
+
+
 class _Retrying:
     def __init__(
         self,
@@ -171,6 +178,9 @@ class _Retrying:
     def name(self) -> str:
         return self._model.name
 
+    def check(self, request: ModelRequest) -> None:
+        _check(self._model, request)
+
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
         begun = self._clock.monotonic()
         failures = 0
@@ -190,6 +200,7 @@ class _Retrying:
             if isinstance(result, ModelReply):
                 return result
             failures += 1
+            _tell_retry(self.name, failures, result, wait)
             await self._clock.sleep(wait)
 
 
@@ -200,11 +211,22 @@ class _Falling:
         self._after_chunks: AfterChunks = after_chunks
         self.name: str = name or " or ".join([m.name for m in models])
 
-    async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
+    def check(self, request: ModelRequest) -> None:
+        """Each model must be able to take it, but for one whose refusal leads on to the next."""
         for model in self._models[:-1]:
+            try:
+                _check(model, self._for(model, request))
+            except Exception as e:
+                if not self._when(e):
+                    raise
+        _check(self._models[-1], self._for(self._models[-1], request))
+
+    async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        for attempt, model in enumerate(self._models[:-1], 1):
             result = await _attempt(model, self._for(model, request), emit, self._after_chunks, self._when)
             if isinstance(result, ModelReply):
                 return result
+            _tell_retry(model.name, attempt, result, 0.0)
         return await self._models[-1](self._for(self._models[-1], request), emit)
 
     def _for(self, model: Model, request: ModelRequest) -> ModelRequest:
@@ -212,6 +234,12 @@ class _Falling:
         if config is None or isinstance(config, Mapping) or _provider(model) == _provider(self._models[0]):
             return request
         return replace(request, config=None)
+
+
+def _check(model: Model, request: ModelRequest) -> None:
+    check: Callable[[ModelRequest], None] | None = getattr(model, "check", None)
+    if check is not None:
+        check(request)
 
 
 def _provider(model: Model) -> str:
@@ -226,6 +254,9 @@ class _Configured:
     @property
     def name(self) -> str:
         return self._model.name
+
+    def check(self, request: ModelRequest) -> None:
+        _check(self._model, replace(request, config=self._config))
 
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
         return await self._model(replace(request, config=self._config), emit)

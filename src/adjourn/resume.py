@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from adjourn.answer import Answer
 from adjourn.conform import problems
@@ -54,10 +55,12 @@ def _listed(given: Given) -> list[Answer | Part]:
     return items
 
 
-def decide(turn: Turn, items: Sequence[Answer | Part], find_tool: FindTool, now: float) -> tuple[Turn, list[Decided]]:
+def decide(
+    turn: Turn, items: Sequence[Answer | Part], find_tool: FindTool, now: float, by: str | None = None
+) -> tuple[Turn, list[Decided]]:
     """The turn after all of these decisions, and their events. All are valid or none is taken.
 
-    One that comes after its interrupt's expiry is not taken; the interrupt then expires.
+    One that comes after its interrupt's expiry is not taken; the interrupt then expires. `by` decides what says nobody.
     """
     events: list[Decided] = []
     seen: set[str] = set()
@@ -71,6 +74,8 @@ def decide(turn: Turn, items: Sequence[Answer | Part], find_tool: FindTool, now:
             events.append(Expired(event.interrupt))  # too late: what the pause says of its expiry holds, not the answer
             continue
         check(turn, event, find_tool)
+        if by is not None and not isinstance(event, Expired) and event.by is None:
+            event = replace(event, by=by)
         events.append(event)
     for event in events:
         turn = record(turn, event)

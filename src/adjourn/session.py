@@ -29,6 +29,7 @@ from adjourn.leg import (
     LegJournal,
     Plan,
     checked,
+    deciding,
     declining,
     expiring,
     overdue,
@@ -41,7 +42,8 @@ from adjourn.loading import Loaded, load
 from adjourn.loop import Driver, paused_call
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, convert, new_id, to_json, wire
 from adjourn.patch import difference
-from adjourn.resume import as_items, decide
+from adjourn.remote import Remote, driver_of
+from adjourn.resume import as_items
 from adjourn.state import Finished, Paused, Turn
 from adjourn.store import Queued
 from adjourn.stream import StreamChunk, TurnEnd, Watcher
@@ -189,7 +191,7 @@ class AgentSession:
 
     async def _load(self) -> Conversation:
         if not self._loaded and self._store is not None:
-            self._adopt(await transact(self._store, self._read(), read=True))
+            self._adopt(await transact(self._store, self._read(), read=True, observers=self.agent.observers))
         return self._at
 
     def _read(self) -> Callable[[Any], Loaded | None]:
@@ -239,8 +241,8 @@ class AgentSession:
     def resume(self, resume: Resume, *, context: Any = None, abort_signal: AbortSignal | None = None) -> AgentTurn:
         """Several decisions at once: all are valid, or none is taken. Returns the next turn."""
         self._from_outside()
-        items = as_items(resume.respond, resume.restart)
-        return self._begin(Plan(partial(self._decisions, items), context), abort_signal)
+        start = partial(self._decisions, as_items(resume.respond, resume.restart), resume.by)
+        return self._begin(Plan(start, context, detach=resume.detach, address=resume.address), abort_signal)
 
     def decide(self, answer: Answer) -> AgentTurn:
         """One decision; what an interrupt's own methods call."""
@@ -338,11 +340,10 @@ class AgentSession:
         event = UserSaid(said)
         return record(begin(self._at.closed_history(), self.agent.limits), event), [event]
 
-    def _decisions(self, items: Sequence[Answer | Part]) -> tuple[Turn, list[Event]]:
+    def _decisions(self, items: Sequence[Answer | Part], by: str | None = None) -> tuple[Turn, list[Event]]:
         # A closed conversation too, so that what was answered is told from what is unknown.
         turn = self._at.turn or read(list(self._at.history), self.agent.limits)
-        turn, events = decide(turn, items, self.agent.find_tool, self.agent.clock.now())
-        return turn, list(events)
+        return deciding(self.agent, turn, items, by)
 
     def _retrying(self, limits: Limits | None) -> tuple[Turn, list[Event]]:
         if self._at.turn is None or self._at.turn.ended is None:
@@ -358,7 +359,7 @@ class AgentSession:
     def _recovery(self) -> tuple[Turn, list[Event]]:
         if self._at.unfinished is None and not self._at.waiting:
             raise NothingPaused("this session waits for no driver: there is nothing to go on with")
-        return self._with_events(recovering(self._open_turn(), self._at.waiting, self.agent.find_tool))
+        return self._with_events(recovering(self._open_turn(), self._at, self.agent))
 
     def _open_turn(self) -> Turn:
         if self._at.turn is None:
@@ -422,7 +423,7 @@ class AgentSession:
             handle.watcher.feed.put(StreamChunk(turn_end=TurnEnd(output.finish_reason, output.snapshot_id)))
         return output, failure(step.end, driver.cause, output) if isinstance(step, Finished) else None
 
-    async def _run(self, handle: AgentTurn, plan: Plan) -> tuple[Driver, Paused | Finished]:
+    async def _run(self, handle: AgentTurn, plan: Plan) -> tuple[Driver | Remote, Paused | Finished]:
         """One leg, to its rest. Whatever is raised, the session stands where the store has it."""
         at, agent = self._at, self.agent
         turn, events = plan.start()
@@ -433,19 +434,17 @@ class AgentSession:
         leg = at.unfinished or at.leg(
             handle.snapshot_id, agent.name, agent.holder, agent.clock.now(), new_turn=plan.new_turn
         )
-        handle.snapshot_id = leg.snapshot_id
+        handle.snapshot_id, setting.leg = leg.snapshot_id, leg
         self._shown_state, self._watcher = UNSET, None if plan.detach else handle.watcher
-        driver = Driver(turn, setting)
-        journal: LegJournal | None = None
-        task = asyncio.current_task()
+        journal = None if self._store is None else LegJournal(self, self._store, leg, at.waiting, plan)
+        driver = driver_of(turn, setting, journal, at)
         lost: list[Exception] = []
-        if self._store is not None:
-            setting.journal = journal = LegJournal(self, self._store, leg, at.waiting, plan.unqueue)
-            setting.key = self.id
+        if journal is not None:
+            setting.journal, setting.key = journal, self.id
             agent.running[leg.snapshot_id] = handle
-            kept = journal
-            agent.keeper.watch(self._store, lambda: kept.leg, partial(stop_leg, task, lost))
-        driver.taken(turn, events, decided=not plan.new_turn)
+            if isinstance(driver, Driver):  # an engine's workers keep their lease themselves
+                agent.keeper.watch(journal.store, journal.current, partial(stop_leg, asyncio.current_task(), lost))
+        driver.taken(turn, events, before=at.turn, decided=not plan.new_turn)
         try:
             if plan.detach:
                 await driver.flush()
@@ -467,7 +466,7 @@ class AgentSession:
             at.queue = list(journal.queue)
         elif plan.unqueue is not None:
             at.queue = [q for q in at.queue if q.id != plan.unqueue]
-        at.rest(driver.turn, leg.snapshot_id if self._store is not None else None, leg.turn_id)
+        at.rest(driver.turn, leg.snapshot_id if self._store is not None else None, leg.turn_id, setting.trace)
         return driver, step
 
     def _forget_leg(self) -> None:

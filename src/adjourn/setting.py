@@ -9,6 +9,7 @@ from adjourn.answer import PausedCall
 from adjourn.clock import SYSTEM, Clock
 from adjourn.errors import DefinitionError
 from adjourn.events import Event, Json
+from adjourn.ledger import Leg
 from adjourn.model import Model, ModelRequest, ToolDefinition
 from adjourn.observe import Observer
 from adjourn.parts import Chunk, Message
@@ -37,6 +38,10 @@ class Journal(Protocol):
         """A body that could not be stopped ended after its call was closed: kept beside the call, never in the transcript."""
         ...
 
+    def traced(self, trace: str) -> None:
+        """The leg runs in this span (a W3C traceparent), which is kept with it for those that go on from it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -50,7 +55,10 @@ class Progress:
 
 @dataclass(slots=True)
 class Setting:
-    """What a turn is run with. Nothing in it belongs to one turn alone but `key`, `sink`, `signal` and `journal`."""
+    """What a turn is run with. Nothing in it belongs to one turn alone but `key`, `sink`, `signal`, `journal` and `leg`.
+
+    `before` is the traceparent of what a `generate` goes on from, `trace` that of the span it runs in.
+    """
 
     model: Model
     tools: Mapping[str, Tool[..., Any]] = field(default_factory=dict[str, Tool[..., Any]])
@@ -68,6 +76,9 @@ class Setting:
     clock: Clock = SYSTEM
     observers: Sequence[Observer] = ()
     key: str = ""
+    leg: Leg | None = None
+    before: str | None = None
+    trace: str | None = None
 
 
 def as_handlers(on_interrupt: Handlers, tools: Mapping[str, Any]) -> Mapping[str, Handler] | None:

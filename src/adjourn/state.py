@@ -9,7 +9,7 @@ from adjourn.events import Json, Limits, Pause, TurnEnded
 from adjourn.parts import ErrorInfo, FinishReason, Message, Part, ToolRequest, Usage
 
 
-class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """One tool request of the open round. `input` is what runs; the model's own stays in `request`.
 
     `restarts` are the metadata of its restarts, `pauses` fingerprints of its pauses, `asked` the ids of earlier ones.
@@ -36,7 +36,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr
         return request
 
 
-class Counts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True):
+class Counts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """What was spent of the limits so far; `answered` says that the newest pauses have had their first decision."""
 
     model_calls: int = 0
@@ -51,7 +51,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", re
     answered: bool = False
 
 
-class Turn(msgspec.Struct, frozen=True):
+class Turn(msgspec.Struct, frozen=True, gc=False):
     """`history` is what was said before this turn and is shared, never copied; `added` are this turn's closed messages."""
 
     history: Sequence[Message] = ()
@@ -70,23 +70,23 @@ class Turn(msgspec.Struct, frozen=True):
         return [c for c in self.calls if c.state == "paused"]
 
 
-class CallModel(msgspec.Struct, frozen=True):
+class CallModel(msgspec.Struct, frozen=True, gc=False):
     messages: Sequence[Message]
 
 
-class RunTools(msgspec.Struct, frozen=True):
+class RunTools(msgspec.Struct, frozen=True, gc=False):
     calls: Sequence[Call]
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """Nothing to start: some calls are running."""
 
 
-class Paused(msgspec.Struct, frozen=True):
+class Paused(msgspec.Struct, frozen=True, gc=False):
     calls: Sequence[Call]
 
 
-class Finished(msgspec.Struct, frozen=True):
+class Finished(msgspec.Struct, frozen=True, gc=False):
     """What the end will be, or was. `end` has `limit` set where a bound was hit."""
 
     end: TurnEnded

@@ -10,156 +10,52 @@ so every rule about leases, decisions and forks, is written once, in `ledger.py`
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
-from typing import Any, Literal, Protocol, TypeVar
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from adjourn.events import Event, Json, Verb
-from adjourn.parts import Artifact, ErrorInfo, FinishReason, Message
+from adjourn.errors import InvalidRequest
+from adjourn.events import Event, Json
+from adjourn.parts import Artifact, Message
+from adjourn.promise import Pending, Promise
+from adjourn.records import (
+    COUNTED,
+    Batch,
+    Change,
+    Decision,
+    InterruptQuery,
+    InterruptRecord,
+    InterruptStatus,
+    Queued,
+    SessionQuery,
+    SessionRecord,
+    Snapshot,
+    mentions,
+)
+
+__all__ = [
+    "Batch",
+    "Change",
+    "Decision",
+    "InMemoryLatestStateStore",
+    "InterruptQuery",
+    "InterruptRecord",
+    "InterruptStatus",
+    "MemoryStore",
+    "Queued",
+    "SessionQuery",
+    "SessionRecord",
+    "Snapshot",
+    "Store",
+    "Tx",
+]
 
 T = TypeVar("T")
 
 _log = logging.getLogger("adjourn.stores")
-
-SnapshotStatus = Literal["pending", "completed", "failed", "aborted"]
-InterruptStatus = Literal["open", "resolved", "expired", "cancelled"]
-
-
-class Queued(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A message that waits for the pause to be over."""
-
-    id: str
-    message: Message
-
-
-class SessionRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One session. `head` is its newest snapshot; `pending` says that the head has not come to rest.
-
-    `epoch` grows with each lease, so that a driver which lost its lease is known. `waiting` counts decisions that no
-    driver has taken up yet; `queue` are messages to be sent when the pause is over; `inner` are the sessions of nested agents
-    that its calls began. Times are Unix seconds.
-    """
-
-    id: str
-    agent: str
-    created: float
-    updated: float
-    owner: str | None = None
-    head: str | None = None
-    pending: bool = False
-    epoch: int = 0
-    holder: str | None = None
-    lease_until: float = 0.0
-    waiting: int = 0
-    queue: tuple[Queued, ...] = ()
-    inner: tuple[str, ...] = ()
-
-
-class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One leg of a turn and where it came to rest. `turn_id` is the id of the turn's first leg.
-
-    `batches` is how many batches of events it has. `messages` are what the whole turn added, set where the turn ended.
-    `state` and `artifacts` are what changed since the parent. A `folded` one holds all that was before it as well. A `branch`
-    was forked off its parent, which goes on without it.
-    """
-
-    id: str
-    session_id: str
-    turn_id: str
-    agent: str
-    created: float
-    updated: float
-    parent_id: str | None = None
-    status: SnapshotStatus = "pending"
-    finish_reason: FinishReason | None = None
-    error: ErrorInfo | None = None
-    batches: int = 0
-    messages: tuple[Message, ...] | None = None
-    state: Json | UnsetType = UNSET
-    artifacts: tuple[Artifact, ...] = ()
-    folded: bool = False
-    branch: bool = False
-    heartbeat: float = 0.0
-
-
-class InterruptRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One paused call, with all that is needed to show it and to decide on it in a process that knows nothing else.
-
-    `path` leads through nested agents, outermost first. `input_digest` binds a decision to the input that was shown.
-    """
-
-    id: str
-    session_id: str
-    snapshot_id: str
-    turn_id: str
-    call_id: str
-    agent: str
-    tool: str
-    created: float
-    ref: str | None = None
-    input: Json = None
-    input_digest: str = ""
-    payload: Json = None
-    response: Json = None
-    allow: tuple[Verb, ...] = ("respond", "restart")
-    reason: str = "tool"
-    expires_at: float | None = None
-    on_expiry: Json = "decline"
-    owner: str | None = None
-    version: str = ""
-    status: InterruptStatus = "open"
-    path: tuple[str, ...] = ()
-
-
-class Decision(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One row of the audit: who settled which interrupt how, when, from where, having been shown which input.
-
-    `verb` is "respond", "restart", "decline", "expire", "cancel", "reopen" or "late_result". `applied` says that it is
-    in the turn's journal.
-    """
-
-    id: str
-    interrupt_id: str
-    session_id: str
-    verb: str
-    at: float
-    output: Json = None
-    metadata: Json = None
-    input: Json | UnsetType = UNSET
-    reason: str = ""
-    by: str | None = None
-    address: str | None = None
-    input_digest: str = ""
-    applied: bool = False
-    due: float | None = None
-
-
-class SessionQuery(msgspec.Struct, frozen=True):
-    """Which sessions, oldest first. `due` asks for those that wait for a driver at that time. `after` is the last id seen."""
-
-    agent: str | None = None
-    owner: str | None = None
-    updated_before: float | None = None
-    due: float | None = None
-    after: tuple[float, str] | None = None
-    limit: int = 100
-
-
-class InterruptQuery(msgspec.Struct, frozen=True):
-    """Which interrupts, oldest first. `expired_by` asks for open ones that are overdue at that time."""
-
-    status: InterruptStatus | None = None
-    tool: str | None = None
-    agent: str | None = None
-    session_id: str | None = None
-    owner: str | None = None
-    expired_by: float | None = None
-    after: tuple[float, str] | None = None
-    limit: int = 100
 
 
 class Tx(Protocol):
@@ -181,15 +77,27 @@ class Tx(Protocol):
 
     def put_snapshot(self, snapshot: Snapshot) -> None: ...
 
-    def snapshots(self, session_id: str) -> list[Snapshot]:
-        """All of them, oldest first."""
+    def snapshots(self, session_id: str, after: str | None = None) -> list[Snapshot]:
+        """All of them, oldest first; or those made after this one (after none, where it is not there)."""
+        ...
+
+    def children(self, snapshot_id: str) -> list[Snapshot]:
+        """Those that have it as their parent, oldest first. A snapshot's parent never changes."""
         ...
 
     def chain(self, snapshot_id: str) -> list[Snapshot]:
         """From the root (or the last folded one) to this, in order."""
         ...
 
-    def add_events(self, snapshot_id: str, batch: int, events: Sequence[Event]) -> None: ...
+    def add_events(
+        self, snapshot_id: str, batch: int, events: Sequence[Event], at: float | None = None, epoch: int = 0
+    ) -> None:
+        """The events of one commit. Without a time they have the one when their snapshot was last `updated`."""
+        ...
+
+    def batches(self, snapshot_id: str, first: int = 0) -> list[Batch]:
+        """What was added to one snapshot, from this batch on, in order."""
+        ...
 
     def events(self, snapshot_ids: Sequence[str]) -> list[Event]:
         """The events of these snapshots, in the order given and as they were recorded."""
@@ -201,6 +109,10 @@ class Tx(Protocol):
 
     def interrupts(self, query: InterruptQuery) -> list[InterruptRecord]: ...
 
+    def count(self, query: InterruptQuery | SessionQuery) -> int:
+        """How many fit, whatever `after` and `limit` say; at most a million are counted."""
+        ...
+
     def put_decision(self, decision: Decision) -> None: ...
 
     def decisions(
@@ -209,22 +121,50 @@ class Tx(Protocol):
         """In the order they were made."""
         ...
 
+    def add_change(self, change: Change) -> None:
+        """Puts it at the end of the feed, with a position of the store's making."""
+        ...
+
+    def changes(self, after: str | None, limit: int) -> list[Change]:
+        """The feed behind this position (None: from its beginning), in the order it is read for ever.
+
+        What was committed shows at last, and never before a position that was given out already. It need not show at
+        once: a store may hold it back while another transaction is open that could come before it.
+        """
+        ...
+
+    def position(self) -> str:
+        """Where the feed ends now: behind it comes what `changes` does not give yet."""
+        ...
+
+    def drop_changes(self, before: float) -> int:
+        """Forgets some entries of the feed that are older, the oldest first, but never its last; says how many."""
+        ...
+
+    def mark(self, name: str) -> str | None:
+        """A small value kept under a name. In a writing transaction nobody else can change it until that ends."""
+        ...
+
+    def put_mark(self, name: str, value: str | None) -> None:
+        """Keeps it; None forgets the name."""
+        ...
+
 
 class Store(Protocol):
     """Where sessions are kept.
 
     A work may run more than once (a lock, a lost connection), so it does nothing but read and write rows. Works that are not
-    waited for are done in no order. In a writing work only `tx.session()` locks. Events need their snapshot, put by the same
-    work or an earlier one. The `id` of a record, and the session it belongs to, never change.
+    waited for are done in no order. In a writing work only `tx.session()` and `tx.mark()` lock. Events need their snapshot,
+    put by the same work or an earlier one. The `id` of a record, and the session it belongs to, never change.
 
-    `submit` runs `work` over the rows as one transaction, in any thread, and its future holds what `work` returned or
-    raised; where it raised, nothing was changed. When the future is done, the change is durable. A `read` does not
-    change anything and may run beside others. The future must not be cancelled by whoever waits for it.
+    `submit` runs `work` over the rows as one transaction, in any thread, and its promise (a `concurrent.futures.Future`
+    will do) holds what `work` returned or raised; where it raised, nothing was changed. When the promise is done, the change
+    is durable. A `read` does not change anything and may run beside others.
     """
 
     lease_seconds: float
 
-    def submit(self, work: Callable[[Tx], T], *, read: bool = False) -> "Future[T]": ...
+    def submit(self, work: Callable[[Tx], T], *, read: bool = False) -> Promise[T]: ...
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back, from any thread, after changes that may come from elsewhere. Returns what ends that."""
@@ -261,25 +201,34 @@ class _MemoryTx:
     def drop_session(self, session_id: str) -> None:
         store = self._store
         for snapshot_id in store.session_snapshots.get(session_id, ()):
-            for batch in range(store.snapshot_rows[snapshot_id].batches):
-                self._put(store.event_rows, (snapshot_id, batch), UNSET)
-            self._put(store.snapshot_rows, snapshot_id, UNSET)
+            self._drop_snapshot(store.snapshot_rows[snapshot_id])
         for interrupt_id in store.session_interrupts.get(session_id, ()):
             self._put(store.interrupt_rows, interrupt_id, UNSET)
         self._put(store.session_interrupts, session_id, UNSET)
         self._put(store.session_snapshots, session_id, UNSET)
         self._put(store.session_rows, session_id, UNSET)
 
+    def _drop_snapshot(self, snapshot: Snapshot) -> None:
+        store = self._store
+        for batch in range(max(snapshot.batches, len(self.batches(snapshot.id)))):
+            self._put(store.event_rows, (snapshot.id, batch), UNSET)
+        self._put(store.snapshot_rows, snapshot.id, UNSET)
+        left = tuple(i for i in store.snapshot_children.get(snapshot.parent_id, ()) if i != snapshot.id)
+        self._put(store.snapshot_children, snapshot.parent_id, left or UNSET)
+
     def sessions(self, query: SessionQuery) -> list[SessionRecord]:
+        return _page(self._fitting_sessions(query), query.after, query.limit)
+
+    def _fitting_sessions(self, query: SessionQuery) -> Iterable[SessionRecord]:
         def fits(s: SessionRecord) -> bool:
             return (
-                (query.agent is None or s.agent == query.agent)
-                and (query.owner is None or s.owner == query.owner)
+                _among(s.agent, query.agent, query.agents)
+                and _among(s.owner, query.owner, query.owners)
                 and (query.updated_before is None or s.updated < query.updated_before)
                 and (query.due is None or ((s.pending or s.waiting > 0) and s.lease_until <= query.due))
             )
 
-        return _page(filter(fits, self._store.session_rows.values()), query.after, query.limit)
+        return filter(fits, self._store.session_rows.values())
 
     def snapshot(self, snapshot_id: str) -> Snapshot | None:
         return self._store.snapshot_rows.get(snapshot_id)
@@ -289,10 +238,19 @@ class _MemoryTx:
         if snapshot.id not in store.snapshot_rows:
             ids = store.session_snapshots.get(snapshot.session_id, ())
             self._put(store.session_snapshots, snapshot.session_id, (*ids, snapshot.id))
+            if snapshot.parent_id is not None:
+                siblings = store.snapshot_children.get(snapshot.parent_id, ())
+                self._put(store.snapshot_children, snapshot.parent_id, (*siblings, snapshot.id))
         self._put(store.snapshot_rows, snapshot.id, snapshot)
 
-    def snapshots(self, session_id: str) -> list[Snapshot]:
-        return [self._store.snapshot_rows[i] for i in self._store.session_snapshots.get(session_id, ())]
+    def snapshots(self, session_id: str, after: str | None = None) -> list[Snapshot]:
+        ids = self._store.session_snapshots.get(session_id, ())
+        if after in ids:
+            ids = ids[ids.index(after) + 1 :]
+        return [self._store.snapshot_rows[i] for i in ids]
+
+    def children(self, snapshot_id: str) -> list[Snapshot]:
+        return [self._store.snapshot_rows[i] for i in self._store.snapshot_children.get(snapshot_id, ())]
 
     def chain(self, snapshot_id: str) -> list[Snapshot]:
         out: list[Snapshot] = []
@@ -303,18 +261,21 @@ class _MemoryTx:
         out.reverse()
         return out
 
-    def add_events(self, snapshot_id: str, batch: int, events: Sequence[Event]) -> None:
-        self._put(self._store.event_rows, (snapshot_id, batch), tuple(events))
+    def add_events(
+        self, snapshot_id: str, batch: int, events: Sequence[Event], at: float | None = None, epoch: int = 0
+    ) -> None:
+        self._put(self._store.event_rows, (snapshot_id, batch), (at, epoch, tuple(events)))
+
+    def batches(self, snapshot_id: str, first: int = 0) -> list[Batch]:
+        rows, snapshot = self._store.event_rows, self._store.snapshot_rows.get(snapshot_id)
+        out: list[Batch] = []
+        while snapshot is not None and (row := rows.get((snapshot_id, first + len(out)))) is not None:
+            at, epoch, events = row
+            out.append(Batch(snapshot.updated if at is None else at, epoch, events))
+        return out
 
     def events(self, snapshot_ids: Sequence[str]) -> list[Event]:
-        rows = self._store.event_rows
-        out: list[Event] = []
-        for snapshot_id in snapshot_ids:
-            batch = 0
-            while (events := rows.get((snapshot_id, batch))) is not None:
-                out.extend(events)
-                batch += 1
-        return out
+        return [event for i in snapshot_ids for batch in self.batches(i) for event in batch.events]
 
     def interrupt(self, interrupt_id: str) -> InterruptRecord | None:
         return self._store.interrupt_rows.get(interrupt_id)
@@ -327,25 +288,34 @@ class _MemoryTx:
         self._put(store.interrupt_rows, record.id, record)
 
     def interrupts(self, query: InterruptQuery) -> list[InterruptRecord]:
+        return _page(self._fitting_interrupts(query), query.after, query.limit)
+
+    def _fitting_interrupts(self, query: InterruptQuery) -> Iterable[InterruptRecord]:
         rows = self._store.interrupt_rows
 
         def fits(r: InterruptRecord) -> bool:
             return (
                 (query.status is None or r.status == query.status)
-                and (query.tool is None or r.tool == query.tool)
-                and (query.agent is None or r.agent == query.agent)
+                and _among(r.tool, query.tool, query.tools)
+                and _among(r.agent, query.agent, query.agents)
                 and (query.session_id is None or r.session_id == query.session_id)
-                and (query.owner is None or r.owner == query.owner)
+                and _among(r.owner, query.owner, query.owners)
                 and (
                     query.expired_by is None
                     or (r.status == "open" and r.expires_at is not None and r.expires_at <= query.expired_by)
                 )
+                and (not query.text or mentions(r, query.text))
             )
 
         found: Iterable[InterruptRecord] = rows.values()
         if query.session_id is not None:
             found = [rows[i] for i in self._store.session_interrupts.get(query.session_id, ())]
-        return _page(filter(fits, found), query.after, query.limit)
+        return filter(fits, found)
+
+    def count(self, query: InterruptQuery | SessionQuery) -> int:
+        if isinstance(query, InterruptQuery):
+            return min(sum(1 for _ in self._fitting_interrupts(query)), COUNTED)
+        return min(sum(1 for _ in self._fitting_sessions(query)), COUNTED)
 
     def put_decision(self, decision: Decision) -> None:
         store = self._store
@@ -368,6 +338,46 @@ class _MemoryTx:
             ids = store.session_decisions.get(session_id, ())
         return [d for i in ids if not ((d := store.decision_rows[i]).applied and unapplied)]
 
+    def add_change(self, change: Change) -> None:
+        feed = self._store.feed
+        feed.append(replace(change, position=str(int(self.position()) + 1)))
+        self._undo.append(lambda: feed.pop() and None)
+
+    def changes(self, after: str | None, limit: int) -> list[Change]:
+        feed = self._store.feed
+        start = bisect_right(feed, _number(after), key=lambda c: int(c.position)) if after is not None else 0
+        return feed[start : start + limit]
+
+    def position(self) -> str:
+        return self._store.feed[-1].position if self._store.feed else "0"
+
+    def drop_changes(self, before: float) -> int:
+        feed = self._store.feed
+        many = 0
+        while many < len(feed) - 1 and feed[many].at < before:
+            many += 1
+        gone = feed[:many]
+        del feed[:many]
+        self._undo.append(lambda: feed.__setitem__(slice(0, 0), gone))
+        return many
+
+    def mark(self, name: str) -> str | None:
+        return self._store.marks.get(name)
+
+    def put_mark(self, name: str, value: str | None) -> None:
+        self._put(self._store.marks, name, UNSET if value is None else value)
+
+
+def _among(value: str | None, one: str | None, several: Collection[str | None] | None) -> bool:
+    return (one is None or value == one) and (several is None or value in several)
+
+
+def _number(position: str) -> int:
+    try:
+        return int(position)
+    except ValueError:
+        raise InvalidRequest(f"{position!r} is no position that this store gave") from None
+
 
 def _page(found: Iterable[Any], after: tuple[float, str] | None, limit: int) -> list[Any]:
     rows = sorted(found, key=lambda r: (r.created, r.id))
@@ -384,31 +394,34 @@ class MemoryStore:
         self.session_rows: dict[str, SessionRecord] = {}
         self.snapshot_rows: dict[str, Snapshot] = {}
         self.session_snapshots: dict[str, tuple[str, ...]] = {}
-        self.event_rows: dict[tuple[str, int], tuple[Event, ...]] = {}
+        self.snapshot_children: dict[str | None, tuple[str, ...]] = {}
+        self.event_rows: dict[tuple[str, int], tuple[float | None, int, tuple[Event, ...]]] = {}
         self.interrupt_rows: dict[str, InterruptRecord] = {}
         self.session_interrupts: dict[str, tuple[str, ...]] = {}
         self.decision_rows: dict[str, Decision] = {}
         self.interrupt_decisions: dict[str, tuple[str, ...]] = {}
         self.session_decisions: dict[str, tuple[str, ...]] = {}
+        self.feed: list[Change] = []
+        self.marks: dict[str, str] = {}
         self._lock = threading.RLock()
         self._callbacks: list[Callable[[], None]] = []
 
-    def submit(self, work: Callable[[Tx], T], *, read: bool = False) -> "Future[T]":
-        future: Future[T] = Future()
+    def submit(self, work: Callable[[Tx], T], *, read: bool = False) -> Promise[T]:
+        promise: Pending[T] = Pending()
         tx = self._tx(self)
         with self._lock:
             try:
-                future.set_result(work(tx))
-            except BaseException as e:  # noqa: BLE001 - it belongs to whoever waits for the future
+                promise.keep(work(tx))
+            except BaseException as e:  # noqa: BLE001 - it belongs to whoever waits for the promise
                 tx.rollback()
-                future.set_exception(e)
+                promise.fail(e)
         if not read:
             for callback in tuple(self._callbacks):
                 try:
                     callback()
                 except Exception:  # noqa: BLE001 - a subscriber's trouble is not the writer's
                     _log.exception("a subscriber of a MemoryStore failed")
-        return future
+        return promise
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._callbacks.append(callback)
@@ -442,9 +455,7 @@ class _LatestTx(_MemoryTx):
         store = self._store
         gone = {s.id for s in snapshots}
         for s in snapshots:
-            for batch in range(s.batches):
-                self._put(store.event_rows, (s.id, batch), UNSET)
-            self._put(store.snapshot_rows, s.id, UNSET)
+            self._drop_snapshot(s)
             kept = tuple(i for i in store.session_snapshots.get(s.session_id, ()) if i not in gone)
             self._put(store.session_snapshots, s.session_id, kept)
 

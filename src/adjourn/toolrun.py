@@ -8,7 +8,8 @@ from typing import Any
 
 from adjourn.errors import InvalidRequest, NotJSON
 from adjourn.events import CallRejected, Event, Json, Pause, ToolInterrupted, ToolRaised, ToolReturned
-from adjourn.observe import Observed, Watched
+from adjourn.notices import tool_retry, tool_step
+from adjourn.observe import Watched, notify
 from adjourn.parts import ErrorInfo, Part, convert, new_id, to_json, wire
 from adjourn.schema import Misfit
 from adjourn.setting import Progress, Setting
@@ -118,8 +119,7 @@ class Run:
         while True:
             try:
                 if observers:
-                    facts = {"key": setting.key, "call_id": self.call.id, "attempt": self.context.attempt}
-                    with Watched(observers, Observed("tool", tool.name, facts)) as seen:
+                    with Watched(observers, tool_step(tool.name, self.call, self.context.attempt)) as seen:
                         value = seen.result = await self._attempt(tool)
                 else:
                     value = await self._attempt(tool)
@@ -136,6 +136,8 @@ class Run:
                 if failures > options.retries or isinstance(e, NotJSON):
                     return self._failed(tool, e)
                 delay = options.delay(failures)
+                if observers:
+                    notify(observers, *tool_retry(tool.name, self.call, self.context.attempt, e, delay))
                 if delay > 0:
                     await setting.clock.sleep(delay)
                 self.context.attempt += 1

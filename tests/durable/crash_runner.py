@@ -14,7 +14,6 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from adjourn.errors import SessionBusy, SessionConflict
 from adjourn.handle import AgentInit
 from adjourn.model import FunctionModel, ModelReply, ModelRequest
 from adjourn.parts import Message, Part, ToolRequest
+from adjourn.promise import Promise
 from adjourn.session import AgentSession
 from adjourn.store import Store
 
@@ -58,7 +58,7 @@ class KillingStore:
         self.death = death
         self.lease_seconds: float = store.lease_seconds
 
-    def submit(self, work: Callable[[Any], Any], *, read: bool = False) -> "Future[Any]":
+    def submit(self, work: Callable[[Any], Any], *, read: bool = False) -> Promise[Any]:
         if read:
             return self.store.submit(work, read=True)
         self.death()

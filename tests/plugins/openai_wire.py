@@ -31,6 +31,8 @@ class Answer:
     cuts: tuple[int, ...] = ()
     breaks: bool = False
     delay: float = 0.0
+    plainly: bool = False
+    """It is sent as it is to a request for a stream, too."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ async def _one(server: Server, reader: asyncio.StreamReader, writer: asyncio.Str
     server.headers.append(headers)
     server.asked.set()
     answer = server.answers[len(server.requests) - 1]
-    if server.requests[-1].get("stream") and answer.status == 200:
+    if server.requests[-1].get("stream") and answer.status == 200 and not answer.plainly:
         answer = as_stream(answer)
     if answer.delay:
         await asyncio.sleep(answer.delay)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adjourn import Adjourn, MissingExtra, ModelError, UnknownModel, tool
+from adjourn import Adjourn, InvalidRequest, MissingExtra, ModelError, UnknownModel, tool
 from adjourn.model import ModelRequest
 from adjourn.parts import Message, Part, Usage, encode
 from adjourn.plugins import anthropic as package
 from adjourn.plugins.anthropic import Anthropic
 from adjourn.plugins.anthropic.replies import Assembly, EventLines, usage_of
-from adjourn.plugins.anthropic.requests import Names
+from adjourn.plugins.anthropic.requests import names_of
 from plugins.anthropic_kit import (
     API_KEY,
     Answer,
@@ -342,7 +342,7 @@ async def test_without_the_sdk_the_error_names_the_extra(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("config", [{"temprature": 1}, {"temperature": "hot"}, 5, {"thinking": "maybe"}])
 async def test_a_wrong_setting_is_refused_before_anything_is_sent(config: Any) -> None:
-    with pytest.raises(ModelError, match="config"):
+    with pytest.raises(InvalidRequest, match="config"):
         await ask(Anthropic(api_key=API_KEY), says("Go.", config=config))
 
 
@@ -365,7 +365,7 @@ STREAMS = (
 
 
 def assembled(pieces: list[bytes]) -> tuple[Message, str, str, Usage]:
-    lines, answer, shown = EventLines(), Assembly(Names(())), list[Part | None]()
+    lines, answer, shown = EventLines(), Assembly(names_of(())), list[Part | None]()
     for piece in pieces:
         shown += [answer.take(e) for e in lines.feed(piece)]
     shown += [answer.take(e) for e in lines.end()]

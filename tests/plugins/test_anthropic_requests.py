@@ -24,7 +24,7 @@ from adjourn import (
 from adjourn.model import ModelRequest, ToolDefinition
 from adjourn.parts import Media, Message, Part, ToolRequest, ToolResponse
 from adjourn.plugins.anthropic import Anthropic, AnthropicConfig
-from adjourn.plugins.anthropic.requests import Names, build_body
+from adjourn.plugins.anthropic.requests import build_body, names_of
 from adjourn.transcript import load, raw
 from plugins.anthropic_kit import Answer, Json, ask, assert_valid, either, message, says, serving, text, tool_use
 
@@ -419,9 +419,9 @@ def test_any_conversation_of_any_provider_makes_a_valid_request(
         if spoken or not calls:
             messages.append(Message("user", [Part(text="And?")]))
     request = ModelRequest(messages)
-    body = build_body("claude-sonnet-5", request, AnthropicConfig(), Names(()))
+    body = build_body("claude-sonnet-5", request, AnthropicConfig(), names_of(()))
     assert_valid(body)
-    assert body == build_body("claude-sonnet-5", request, AnthropicConfig(), Names(()))
+    assert body == build_body("claude-sonnet-5", request, AnthropicConfig(), names_of(()))
 
 
 class Line(BaseModel):

@@ -11,11 +11,7 @@ from pydantic import BaseModel, Field
 from adjourn import Adjourn
 from adjourn.dialect import each_schema
 from adjourn.errors import SignatureError
-from adjourn.model import ModelRequest, ToolDefinition
-from adjourn.parts import Message, Part
-from adjourn.plugins.google_genai import GoogleAI
 from adjourn.plugins.google_genai.dialect import adapted, tool_schema
-from plugins.google_kit import KEY, ignore
 
 ALLOWED = {
     "$defs", "$ref", "type", "format", "title", "description", "enum", "items", "prefixItems", "minItems", "maxItems",
@@ -54,13 +50,9 @@ class Tree(BaseModel):
     children: list["Tree"] = []
 
 
-class Endless(BaseModel):
-    inner: "Endless"
-
-
 def keywords(schema: Any) -> set[str]:
     found = set[str]()
-    each_schema(schema, lambda s: found.update(s) or s)
+    each_schema(schema, lambda s, _: found.update(s) or s)
     return found
 
 
@@ -117,17 +109,30 @@ def test_a_type_that_contains_itself_keeps_its_references_where_it_may_be_left_o
     assert keywords(out) <= ALLOWED
 
 
-async def test_what_cannot_be_expressed_is_refused_when_the_model_is_given_the_tool() -> None:
-    asked = [Message("user", [Part(text="go")])]
-    model = GoogleAI(api_key=KEY).model("gemini-3-flash-preview")
-    endless = ToolDefinition("spin", "", Endless.model_json_schema())
-    with pytest.raises(SignatureError, match=r"tool 'spin'.*Endless.*required"):
-        await model(ModelRequest(asked, [endless]), ignore)
-    for name in ("2fast", "with space", "x" * 65):
-        with pytest.raises(SignatureError, match=repr(name)):
-            await model(ModelRequest(asked, [ToolDefinition(name)]), ignore)
-    with pytest.raises(SignatureError, match="refers to nothing"):
-        await model(ModelRequest(asked, [ToolDefinition("f", "", {"$ref": "#/$defs/Gone"})]), ignore)
+def test_what_only_narrows_is_told_in_words() -> None:
+    given = {
+        "type": "object",
+        "properties": {"tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
+        "propertyNames": {"pattern": "^x"},
+        "minProperties": 1,
+        "not": {"required": ["a"]},
+    }
+    out = adapted(given, "x")
+    assert keywords(out) <= ALLOWED
+    assert out["properties"]["tags"]["description"] == "no item twice"
+    assert (
+        out["description"]
+        == 'at least 1 keys, with keys that fit {"pattern": "^x"}, nothing that fits {"required": ["a"]}'
+    )
+
+
+def test_keys_of_one_pattern_are_any_keys_with_the_pattern_in_words() -> None:
+    values = {"type": "integer"}
+    out = adapted({"type": "object", "patternProperties": {"^n": values}}, "x")
+    assert out["additionalProperties"] == values
+    assert "^n" in out["description"]
+    with pytest.raises(SignatureError, match="keys of several patterns"):
+        adapted({"type": "object", "patternProperties": {"^n": values, "^m": values}}, "x")
 
 
 def test_schemas_of_tools_pass() -> None:

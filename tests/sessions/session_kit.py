@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from adjourn import Adjourn, Agent, AgentInit, AgentSession, Interrupt, MemoryStore, Message, Store, ToolRunContext
 from adjourn.errors import StoreUnavailable
+from adjourn.promise import Promise
 from adjourn.store import InMemoryLatestStateStore
 from adjourn.testing import FakeClock, ScriptedModel
 
@@ -178,7 +179,7 @@ class Mortal:
         self._dies_at = dies_at
         self._after = after
 
-    def submit(self, work: Callable[[Any], Any], *, read: bool = False) -> "Future[Any]":
+    def submit(self, work: Callable[[Any], Any], *, read: bool = False) -> Promise[Any]:
         if self.dead:
             return _refused()
         if read:

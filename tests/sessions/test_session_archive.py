@@ -93,7 +93,7 @@ async def test_a_line_that_is_no_session_is_refused_by_its_number(world: World) 
     with pytest.raises(InvalidRequest, match="line 2"):
         await process.ai.sessions.import_([line, b"{}"], MemoryStore())
     with pytest.raises(InvalidRequest, match="format 99"):
-        await process.ai.sessions.import_([line.replace(b'"format":1', b'"format":99')], MemoryStore())
+        await process.ai.sessions.import_([line.replace(b'"format":2', b'"format":99')], MemoryStore())
 
 
 async def test_deleting_a_paused_session_needs_force_closes_its_pauses_and_keeps_the_audit(world: World) -> None:

@@ -29,7 +29,7 @@ def test_a_new_file_is_marked_as_ours_with_its_format(tmp_path: Path) -> None:
     make(path)
     with sqlite3.connect(path) as db:
         assert db.execute("PRAGMA application_id").fetchone() == (0x41444A4E,)
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()
@@ -74,7 +74,7 @@ def test_a_newer_format_is_refused_by_its_number_and_left_alone(tmp_path: Path) 
     db.execute("PRAGMA user_version = 99")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(StoreFormatError, match=r"format 99.*up to 1.*pip install -U adjourn"):
+    with pytest.raises(StoreFormatError, match=r"format 99.*up to 2.*pip install -U adjourn"):
         SQLiteStore(path)
     assert path.read_bytes() == before
 

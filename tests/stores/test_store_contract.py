@@ -11,6 +11,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from adjourn import MemoryStore, Store
+from adjourn.promise import Promise
 from adjourn.store import Decision, InterruptQuery, InterruptRecord, Snapshot, Tx
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing_store import OF_HISTORY, RULES, check_store
@@ -45,7 +46,7 @@ class _Forgetful(MemoryStore):
         super().__init__()
         self._broken = broken
 
-    def submit(self, work: Callable[[Tx], Any], *, read: bool = False) -> "Future[Any]":
+    def submit(self, work: Callable[[Tx], Any], *, read: bool = False) -> Promise[Any]:
         return super().submit(lambda tx: work(_Broken(tx, self._broken)), read=read)  # pyright: ignore[reportArgumentType]
 
 
@@ -89,7 +90,7 @@ def test_a_store_that_breaks_a_rule_is_told_which_in_a_sentence(broken: str) -> 
 
 def test_a_store_that_keeps_what_a_failed_work_did_is_found_out() -> None:
     class NeverUndoes(MemoryStore):
-        def submit(self, work: Callable[[Tx], Any], *, read: bool = False) -> "Future[Any]":
+        def submit(self, work: Callable[[Tx], Any], *, read: bool = False) -> Promise[Any]:
             def keep(tx: Tx) -> Any:
                 try:
                     return work(tx), None

@@ -12,8 +12,9 @@ from adjourn import Store
 from adjourn.events import Limits, Responded
 from adjourn.ledger import decide, decision_of
 from adjourn.loading import load, stand
+from adjourn.store import Change, InterruptQuery
 from adjourn.stores.rows import migrations, statements
-from stores.corpus.make_corpus import TABLES, dump
+from stores.corpus.make_corpus import dump, tables
 from stores.store_kit import Driver, Place, do
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
@@ -47,6 +48,22 @@ def _still_works(store: Store) -> None:
     driver.whole_turn()
 
 
+def _has_times(store: Store, number: int) -> None:
+    """Each commit has a time; one that was stored before there were any has that of its snapshot. Then the feed goes on."""
+    snapshots = do(store, lambda tx: tx.snapshots("resumed"), read=True)
+    batches = [b for s in snapshots for b in do(store, lambda tx, s=s: tx.batches(s.id), read=True)]
+    assert {b.at for b in batches} == {1000.0}
+    assert list(dict.fromkeys(b.epoch for b in batches)) == ([0] if number < 2 else [1, 2])
+    assert [c.id for c in do(store, lambda tx: tx.children(snapshots[0].id), read=True)] == [snapshots[1].id]
+    kinds = [c.kind for c in do(store, lambda tx: tx.changes(None, 100), read=True)]
+    assert sorted(kinds) == ([] if number < 2 else [*["opened"] * 6, *["settled"] * 3])
+    end = do(store, lambda tx: tx.position(), read=True)
+    do(store, lambda tx: tx.add_change(Change("", "opened", "i_new", "s_new", 5.0)))
+    assert [c.interrupt_id for c in do(store, lambda tx: tx.changes(end, 9), read=True)] == ["i_new"]
+    do(store, lambda tx: tx.put_mark("m", "1"))
+    assert do(store, lambda tx: tx.count(InterruptQuery(status="open", text="WORDS")), read=True) > 0
+
+
 def test_there_is_a_stored_file_of_every_format() -> None:
     assert list(range(1, len(migrations("sqlite")) + 1)) == FORMATS
 
@@ -56,7 +73,8 @@ def test_a_sqlite_file_of_this_format_is_read_whole_and_goes_on(number: int, tmp
     place = Place("sqlite", tmp_path)
     shutil.copy(CORPUS / f"format_{number}.stored", place.path)
     store = place.open()
-    assert dump(store) == _expected(number)
+    assert dump(store, number) == _expected(number)
+    _has_times(store, number)
     _still_works(store)
     place.close()
 
@@ -77,13 +95,18 @@ def test_postgres_tables_of_this_format_are_read_whole_and_go_on(
         for script in migrations("postgres")[:number]:
             for statement in statements(script):
                 db.execute(statement.replace("$schema", place.name).encode())
-        for table in TABLES:
+        for table in tables(number):
             with db.cursor().copy(f"COPY {place.name}.{table} FROM STDIN".encode()) as copy:
                 copy.write((folder / f"{table}.copy").read_bytes())
-            if table not in ("sessions", "events"):  # COPY leaves the counters behind, as a restored dump does not
+            if table not in (
+                "sessions",
+                "events",
+                "marks",
+            ):  # COPY leaves the counters behind, as a restored dump does not
                 rows = f"{place.name}.{table}"
                 db.execute(f"SELECT setval(pg_get_serial_sequence('{rows}', 'n'), 1 + max(n)) FROM {rows}".encode())
     store = place.open()
-    assert dump(store) == _expected(number)
+    assert dump(store, number) == _expected(number)
+    _has_times(store, number)
     _still_works(store)
     place.close()

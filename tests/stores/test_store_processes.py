@@ -11,6 +11,7 @@ from pathlib import Path
 
 from adjourn.errors import AlreadyResolved, ResumeError
 from adjourn.events import Responded
+from adjourn.lease import settled
 from adjourn.ledger import decide
 from adjourn.store import Decision, Tx
 from adjourn.stores.sqlite import SQLiteStore
@@ -318,9 +319,9 @@ def test_a_store_that_is_collected_in_one_of_its_own_threads_ends_by_itself(last
         def drop(tx: Tx) -> None:
             gone.clear()
 
-        future = store.submit(drop, read=True)
+        promise = store.submit(drop, read=True)
         del store
-        await asyncio.wrap_future(future)
+        await settled(promise)
 
     asyncio.run(use())
     gc.collect()

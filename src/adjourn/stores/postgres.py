@@ -14,11 +14,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from adjourn.errors import StoreError, StoreUnavailable
 from adjourn.parts import new_id
+from adjourn.promise import Pending
 from adjourn.store import Tx
 from adjourn.stores.postgres_rows import PostgresTx
 from adjourn.stores.postgres_server import Connection, Connections, Server, conflict, passing, psycopg
@@ -59,7 +59,7 @@ class PostgresStore:
     def __repr__(self) -> str:
         return f"<PostgresStore in {self._core.server.place}>"
 
-    def submit(self, work: Callable[[Tx], T], *, read: bool = False) -> "Future[T]":
+    def submit(self, work: Callable[[Tx], T], *, read: bool = False) -> Pending[T]:
         return self._core.submit(work, read)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -91,21 +91,19 @@ class _Core:
 
     # -- what any thread calls
 
-    def submit(self, work: Callable[[Tx], T], read: bool) -> "Future[T]":
-        future: Future[T] = Future()
-        # A future that runs cannot be cancelled: what was handed in is stored, whoever goes away.
-        future.set_running_or_notify_cancel()
+    def submit(self, work: Callable[[Tx], T], read: bool) -> Pending[T]:
+        promise: Pending[T] = Pending()
         with self._lock:
             if self._closed:
-                future.set_exception(StoreUnavailable(f"the store in {self.server.place} was closed; open it again"))
-                return future
+                promise.fail(StoreUnavailable(f"the store in {self.server.place} was closed; open it again"))
+                return promise
             if self._threads is None:
                 self._threads = Threads(self._size, "adjourn-postgres")
             try:
-                self._threads.submit(self._run, work, read, future)
+                self._threads.submit(self._run, work, read, promise)
             except RuntimeError as e:
-                future.set_exception(StoreUnavailable(f"nothing can be stored any more: {e}"))
-        return future
+                promise.fail(StoreUnavailable(f"nothing can be stored any more: {e}"))
+        return promise
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         with self._lock:
@@ -139,13 +137,13 @@ class _Core:
 
     # -- transactions
 
-    def _run(self, work: Callable[[Tx], Any], read: bool, future: "Future[Any]") -> None:
+    def _run(self, work: Callable[[Tx], Any], read: bool, promise: Pending[Any]) -> None:
         try:
             result = self._transact(work, read)
-        except BaseException as e:  # noqa: BLE001 (it goes to whoever waits for the future)
-            future.set_exception(e)
+        except BaseException as e:  # noqa: BLE001 (it goes to whoever waits for the promise)
+            promise.fail(e)
             return
-        future.set_result(result)
+        promise.keep(result)
         if not read:
             self._announce()
 

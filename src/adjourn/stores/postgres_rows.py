@@ -1,11 +1,12 @@
 """The rows of a PostgreSQL store, within one transaction of one connection."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adjourn.store import SessionRecord
+from adjourn.records import Change, SessionRecord
 from adjourn.stores.rows import SESSION, Row, active
-from adjourn.stores.sqltx import SqlTx
+from adjourn.stores.sqltx import FORGOTTEN, SqlTx, no_position
 
 
 class PostgresTx(SqlTx):
@@ -15,7 +16,9 @@ class PostgresTx(SqlTx):
         self._db = db
         self._q = statements
         self._session = "session" if read else "locked_session"
+        self._mark = "mark" if read else "locked_mark"
         self._absent: set[str] = set()
+        self._unmarked: set[str] = set()
 
     def run(self, name: str, values: Sequence[Any]) -> None:
         self._db.execute(self._q[name], values)
@@ -37,3 +40,33 @@ class PostgresTx(SqlTx):
         # A row that is not there cannot be locked. So whoever saw none must be the one who makes it.
         self._absent.discard(record.id)
         self.run("new_session", (*SESSION.row(record), active(record)))
+
+    def changes(self, after: str | None, limit: int) -> list[Change]:
+        at = re.fullmatch(r"(\d{1,19})\.(\d{1,18})", after or "0.0", re.ASCII)
+        if at is None:
+            raise no_position(after)
+        return [Change(*row) for row in self.all("changes", (at[1], int(at[2]), limit))]
+
+    def position(self) -> str:
+        rows = self.all("position", ())
+        return rows[0][0] if rows else "0.0"
+
+    def drop_changes(self, before: float) -> int:
+        return self.all("drop_changes", (before, FORGOTTEN))[0][0]
+
+    def mark(self, name: str) -> str | None:
+        rows = self.all(self._mark, (name,))
+        if rows:
+            return rows[0][0]
+        self._unmarked.add(name)
+        return None
+
+    def put_mark(self, name: str, value: str | None) -> None:
+        if value is None or name not in self._unmarked:
+            super().put_mark(name, value)
+            return
+        self._unmarked.discard(name)
+        self.run("new_mark", (name, value))
+
+    def _list(self, values: Sequence[str] | None) -> list[str] | None:
+        return None if values is None else list(values)

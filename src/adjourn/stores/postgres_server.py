@@ -98,6 +98,7 @@ class Server:
         db = self.connect()
         try:
             if self._format(db) == len(_MIGRATIONS):
+                db.execute(self.statements["adopt_changes"])
                 return
             with db.transaction():
                 db.execute(self.statements["lock_format"], [self.schema])
@@ -232,5 +233,5 @@ def passing(error: BaseException) -> bool:
 def conflict(error: BaseException) -> bool:
     """Whether the server undid this in favour of others, so that it has to be done again."""
     if isinstance(error, psycopg.errors.UniqueViolation):
-        return error.diag.constraint_name == "sessions_pkey"
+        return error.diag.constraint_name in {"sessions_pkey", "marks_pkey"}
     return getattr(error, "sqlstate", None) in _CONFLICTS

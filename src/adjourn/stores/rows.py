@@ -14,7 +14,7 @@ import msgspec
 
 from adjourn.errors import StoreFormatError
 from adjourn.events import Event
-from adjourn.store import Decision, InterruptRecord, SessionRecord, Snapshot
+from adjourn.records import Decision, InterruptRecord, SessionRecord, Snapshot, finds
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -111,6 +111,37 @@ def unpack_events(body: bytes) -> tuple[Event, ...]:
         ) from None
 
 
+class _Shown(msgspec.Struct, gc=False):
+    input: msgspec.Raw = msgspec.Raw(b"")
+    payload: msgspec.Raw = msgspec.Raw(b"")
+
+
+_decode_shown = msgspec.json.Decoder(_Shown).decode
+
+
+def row_mentions(row: Row, text: str) -> bool:
+    """What `mentions` says of a row of interrupts, without making a record of it."""
+    interrupt_id, _, _, agent, tool, owner, _, _, body = row
+    shown = _decode_shown(body)
+    return finds(text, (tool, agent, owner or "", interrupt_id), [bytes(v).decode() for v in (shown.input, shown.payload) if v])
+
+
+def sieve(text: str) -> str | None:
+    """What a row that mentions this text must hold, in small letters as far as they are ASCII; None where that is nothing.
+
+    A database looks for it in the whole row, so what it finds still has to be looked at. Left out is what JSON writes
+    differently, and letters of other scripts that come in two cases, which not every database knows.
+    """
+    runs = "".join(c if _plain(c) else "\0" for c in text).split("\0")
+    return max(runs, key=len).lower() or None
+
+
+def _plain(c: str) -> bool:
+    if c.isascii():
+        return c.isprintable() and c not in '"\\'
+    return c.isprintable() and c.lower() == c == c.upper()
+
+
 def active(session: SessionRecord) -> bool:
     """Whether a driver is at this session or is waited for."""
     return session.pending or session.waiting > 0
@@ -123,10 +154,17 @@ def migrations(store: str) -> list[str]:
 
 
 def queries(store: str) -> dict[str, str]:
-    """The statements of sql/<store>_queries.sql by their names."""
+    """The statements of sql/<store>_queries.sql by their names. `{name}` stands for the part of that name."""
     text = (_SQL / f"{store}_queries.sql").read_text("utf-8")
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return {name: " ".join(statements(body)[0].split()) for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    blocks = re.split(r"^-- (name|part): (\w+)\n", text, flags=re.MULTILINE)
+    parts: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for kind, name, body in zip(blocks[1::3], blocks[2::3], blocks[3::3], strict=True):
+        text = " ".join(statements(body)[0].split())
+        while "{" in text:
+            text = re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], text)
+        (parts if kind == "part" else found)[name] = text
+    return found
 
 
 def statements(script: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Sessions in one SQLite file, which several processes may share.
 
 All changes go through one thread. It runs whatever is queued in one transaction, each work in a savepoint of its own, and
-syncs once for all of it: one caller waits for one sync, a thousand wait for a few. A future is done after the commit,
+syncs once for all of it: one caller waits for one sync, a thousand wait for a few. A promise is done after the commit,
 never before. Reads have connections of their own and wait for nobody: a read runs in the calling thread where that may
 block, else in one of a few threads beside the event loop.
 """
@@ -14,11 +14,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from adjourn.errors import StoreError, StoreUnavailable
+from adjourn.promise import Pending
 from adjourn.store import Tx
 from adjourn.stores.sqlite_file import File, is_busy, is_storage
 from adjourn.stores.sqlite_rows import SQLiteTx
@@ -38,7 +38,7 @@ _READERS = 4
 
 class _Job(NamedTuple):
     work: Callable[[Tx], Any]
-    future: "Future[Any]"
+    promise: Pending[Any]
 
 
 class SQLiteStore:
@@ -59,7 +59,7 @@ class SQLiteStore:
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self._core.file.path)!r})"
 
-    def submit(self, work: Callable[[Tx], T], *, read: bool = False) -> "Future[T]":
+    def submit(self, work: Callable[[Tx], T], *, read: bool = False) -> Pending[T]:
         return self._core.submit_read(work) if read else self._core.submit(work)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -92,36 +92,33 @@ class _Core:
 
     # -- what any thread calls
 
-    def submit(self, work: Callable[[Tx], T]) -> "Future[T]":
-        future: Future[T] = Future()
-        # A future that runs cannot be cancelled: what was handed in is stored, whoever goes away.
-        future.set_running_or_notify_cancel()
+    def submit(self, work: Callable[[Tx], T]) -> Pending[T]:
+        promise: Pending[T] = Pending()
         with self._lock:
-            if self._ready(future):
-                self._queue.put(_Job(work, future))
-        return future
+            if self._ready(promise):
+                self._queue.put(_Job(work, promise))
+        return promise
 
-    def submit_read(self, work: Callable[[Tx], T]) -> "Future[T]":
-        future: Future[T] = Future()
-        future.set_running_or_notify_cancel()
+    def submit_read(self, work: Callable[[Tx], T]) -> Pending[T]:
+        promise: Pending[T] = Pending()
         with self._lock:
-            if not self._ready(future):
-                return future
+            if not self._ready(promise):
+                return promise
             reads = self._reads
             if _in_event_loop():
-                reads.submit(work, future)
-                return future
-        reads.run(work, future)
-        return future
+                reads.submit(work, promise)
+                return promise
+        reads.run(work, promise)
+        return promise
 
-    def _ready(self, future: "Future[Any]") -> bool:
+    def _ready(self, promise: Pending[Any]) -> bool:
         if self._closed:
-            future.set_exception(StoreUnavailable(f"{self.file.path}: this store was closed; open it again"))
+            promise.fail(StoreUnavailable(f"{self.file.path}: this store was closed; open it again"))
         elif self._db is None:
             try:
                 self._open_in_child()
             except StoreError as e:
-                future.set_exception(e)
+                promise.fail(e)
                 return False
         return not self._closed
 
@@ -185,7 +182,7 @@ class _Core:
         """One transaction: this work and those that are queued behind it."""
         db = self._db
         assert db is not None
-        settled: list[tuple[Future[Any], Any, BaseException | None]] = []
+        settled: list[tuple[Pending[Any], Any, BaseException | None]] = []
         at: _Job | None = job
         kept = changed = False
         with self._gate:
@@ -196,7 +193,7 @@ class _Core:
                     if not db.in_transaction:
                         self._begin(db)
                     result, error = self._work(db, at.work, kept)
-                    settled.append((at.future, result, error))
+                    settled.append((at.promise, result, error))
                     kept = kept or error is None
                     at = self._more(len(settled), until)
                 if kept:
@@ -205,8 +202,8 @@ class _Core:
             except BaseException as e:  # noqa: BLE001 (everybody in this transaction is told)
                 self._lost(db, e, settled, at)
                 return
-        for future, result, error in settled:
-            _settle(future, result, error)
+        for promise, result, error in settled:
+            _settle(promise, result, error)
         if changed:
             self._notify()
 
@@ -247,24 +244,24 @@ class _Core:
         except sqlite3.Error as e:
             _log.warning("rolling back %s failed: %s", self.file.path, e)
         meant = self.file.explain(error)
-        waiting = [at.future] if at is not None else []
-        for future, _, own in settled:
+        waiting = [at.promise] if at is not None else []
+        for promise, _, own in settled:
             if own is not None:
-                future.set_exception(own)
+                promise.fail(own)
             else:
-                waiting.append(future)
+                waiting.append(promise)
         if isinstance(error, StoreError):
             waiting += self._queued()
-        for future in waiting:
+        for promise in waiting:
             copy = type(meant)(*meant.args)  # its own for each: a traceback grows where it is raised
             copy.__cause__ = error.__cause__ if error is meant else error
-            future.set_exception(copy)
+            promise.fail(copy)
 
-    def _queued(self) -> "list[Future[Any]]":
+    def _queued(self) -> list[Pending[Any]]:
         """Those who waited just as long for the lock that did not come."""
-        out: list[Future[Any]] = []
+        out: list[Pending[Any]] = []
         while (job := self._more(0, float("inf"))) is not None:
-            out.append(job.future)
+            out.append(job.promise)
         return out
 
     # -- who wants to hear of changes
@@ -340,19 +337,19 @@ class _Reads:
         self._pool: Threads | None = None
         self.idle: list[sqlite3.Connection] = []
 
-    def submit(self, work: Callable[[Tx], Any], future: "Future[Any]") -> None:
+    def submit(self, work: Callable[[Tx], Any], promise: Pending[Any]) -> None:
         """Runs it beside the caller."""
         if self._pool is None:
             self._pool = Threads(_READERS, "adjourn-sqlite-read")
-        self._pool.submit(self.run, work, future)
+        self._pool.submit(self.run, work, promise)
 
-    def run(self, work: Callable[[Tx], Any], future: "Future[Any]") -> None:
+    def run(self, work: Callable[[Tx], Any], promise: Pending[Any]) -> None:
         try:
             result = self._file.patiently(lambda: self._read(work))
-        except BaseException as e:  # noqa: BLE001 (it goes to whoever waits for the future)
-            future.set_exception(self._file.explain(e) if is_storage(e) else e)
+        except BaseException as e:  # noqa: BLE001 (it goes to whoever waits for the promise)
+            promise.fail(self._file.explain(e) if is_storage(e) else e)
         else:
-            future.set_result(result)
+            promise.keep(result)
 
     def _read(self, work: Callable[[Tx], T]) -> T:
         with self._lock:
@@ -406,11 +403,11 @@ class _Reads:
             db.close()
 
 
-def _settle(future: "Future[Any]", result: Any, error: BaseException | None) -> None:
+def _settle(promise: Pending[Any], result: Any, error: BaseException | None) -> None:
     if error is None:
-        future.set_result(result)
+        promise.keep(result)
     else:
-        future.set_exception(error)
+        promise.fail(error)
 
 
 def _in_event_loop() -> bool:

@@ -4,11 +4,13 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from adjourn.errors import InvalidRequest
 from adjourn.events import Event
-from adjourn.store import SessionRecord, Snapshot
-from adjourn.stores.rows import SESSION, Row, active, pack_events, queries
-from adjourn.stores.sqltx import SqlTx
+from adjourn.records import Change, SessionRecord, Snapshot
+from adjourn.stores.rows import SESSION, SNAPSHOT, Row, active, pack_events, queries
+from adjourn.stores.sqltx import FORGOTTEN, SqlTx, no_position
 
 _Q = queries("sqlite")
 
@@ -24,7 +26,7 @@ class SQLiteTx(SqlTx):
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._seen: dict[str, SessionRecord] = {}
-        self._early: dict[str, list[tuple[int, bytes]]] = {}
+        self._early: dict[str, list[tuple[int, bytes, float | None, int]]] = {}
 
     def finish(self) -> None:
         """Called where the work is done. Raises where it left something that cannot be kept."""
@@ -59,13 +61,36 @@ class SQLiteTx(SqlTx):
             self.run(name, (session_id,))
 
     def put_snapshot(self, snapshot: Snapshot) -> None:
-        super().put_snapshot(snapshot)
+        row = SNAPSHOT.row(snapshot)
+        touched = (row[0], *row[-2:], snapshot.folded)
+        if self._db.execute(_Q["touch_snapshot"], touched).rowcount == 0:
+            super().put_snapshot(snapshot)
         if self._early:
-            for batch, body in self._early.pop(snapshot.id, ()):
-                self.run("add_events", (snapshot.id, batch, body))
+            for batch, body, at, epoch in self._early.pop(snapshot.id, ()):
+                self.run("add_events", (snapshot.id, batch, body, at, epoch))
 
-    def add_events(self, snapshot_id: str, batch: int, events: Sequence[Event]) -> None:
+    def add_events(
+        self, snapshot_id: str, batch: int, events: Sequence[Event], at: float | None = None, epoch: int = 0
+    ) -> None:
         body = pack_events(events)
-        if self._db.execute(_Q["add_events"], (snapshot_id, batch, body)).rowcount == 0:
+        if self._db.execute(_Q["add_events"], (snapshot_id, batch, body, at, epoch)).rowcount == 0:
             # Events are numbered after their snapshot; these came before it, and follow when it does.
-            self._early.setdefault(snapshot_id, []).append((batch, body))
+            self._early.setdefault(snapshot_id, []).append((batch, body, at, epoch))
+
+    def changes(self, after: str | None, limit: int) -> list[Change]:
+        try:
+            number = int(after or 0)
+        except ValueError:
+            raise no_position(after) from None
+        return [Change(str(row[0]), *row[1:]) for row in self.all("changes", (number, limit))]
+
+    def position(self) -> str:
+        rows = self.all("position", ())
+        return str(rows[0][0]) if rows else "0"
+
+    def drop_changes(self, before: float) -> int:
+        self.run("drop_changes", (before, FORGOTTEN))
+        return self.all("dropped", ())[0][0]
+
+    def _list(self, values: Sequence[str] | None) -> str | None:
+        return None if values is None else msgspec.json.encode(values).decode()

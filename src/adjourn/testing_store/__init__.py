@@ -7,10 +7,10 @@ report them one by one. Nothing here knows a store's insides, so it fits a store
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from adjourn.store import SessionQuery, Store
-from adjourn.testing_store import rows, transactions
+from adjourn.store import SessionQuery, Store, Tx
+from adjourn.testing_store import feed, filters, journal, rows, transactions
 from adjourn.testing_store.expect import do, same
-from adjourn.testing_store.samples import events_sample
+from adjourn.testing_store.samples import change_sample, events_sample
 
 RULES: tuple[Callable[[Store], None], ...] = (
     rows.keeps_every_field,
@@ -27,6 +27,14 @@ RULES: tuple[Callable[[Store], None], ...] = (
     rows.a_chain_amounts_to_its_history,
     rows.forks_share_what_came_before,
     rows.deletes_a_session_but_not_its_audit,
+    filters.filters_take_any_of_several,
+    filters.sessions_of_any_of_several,
+    filters.finds_text_whatever_its_case,
+    filters.finds_text_far_behind,
+    journal.keeps_the_time_and_epoch_of_each_commit,
+    journal.a_commit_without_a_time_has_its_snapshots,
+    journal.finds_what_came_after_a_snapshot,
+    journal.finds_children,
     transactions.gives_what_the_work_returns,
     transactions.sees_its_own_writes,
     transactions.what_raises_leaves_no_trace,
@@ -35,6 +43,12 @@ RULES: tuple[Callable[[Store], None], ...] = (
     transactions.reads_what_was_acknowledged,
     transactions.nobody_can_cancel_a_change,
     transactions.calls_back_after_changes,
+    feed.keeps_the_feed_in_order,
+    feed.a_work_that_raises_adds_nothing_to_the_feed,
+    feed.who_follows_the_feed_sees_everything_once,
+    feed.forgets_old_changes_but_not_the_last,
+    feed.keeps_marks,
+    feed.one_of_many_moves_a_mark,
     transactions.finishes_what_is_queued_when_closed,
 )
 OF_HISTORY = frozenset({rows.forks_share_what_came_before})
@@ -70,16 +84,27 @@ def opened(store: Store) -> Generator[Store]:
 
 
 def is_durable(factory: Callable[[], Store], reopen: Callable[[], Store]) -> None:
+    def put(tx: Tx) -> None:
+        tx.add_events("n1", 0, events_sample(), 3.5, 7)
+        tx.add_change(change_sample())
+        tx.put_mark("m", "kept")
+
     with opened(factory()) as store:
         rows.keeps_every_field(store)
-        do(store, lambda tx: tx.add_events("n1", 0, events_sample()))
-    for _ in range(2):
+        do(store, put)
+        end = do(store, lambda tx: tx.position(), read=True)
+    for again in range(2):
         with opened(reopen()) as store:
             rows.same_samples(store)
-            same(
-                do(store, lambda tx: tx.events(["n1"])),
-                events_sample(),
-                "events are there after closing and opening again",
-            )
+            (batch,) = do(store, lambda tx: tx.batches("n1"), read=True)
+            same(list(batch.events), events_sample(), "events are there after closing and opening again")
+            same((batch.at, batch.epoch), (3.5, 7), "a commit has its time and epoch after opening again")
             due = do(store, lambda tx: tx.sessions(SessionQuery(due=100.0)), read=True)
             same([s.id for s in due], ["s1"], "sessions that wait for a driver are found after opening again")
+            same(do(store, lambda tx: tx.mark("m"), read=True), "kept", "a mark is there after opening again")
+            whole, later = do(store, lambda tx: (tx.changes(None, 9), tx.changes(end, 9)), read=True)
+            same(
+                (len(whole), len(later)), (1 + again, again), "the feed goes on behind its old end after opening again"
+            )
+            if not again:
+                do(store, lambda tx: tx.add_change(change_sample("later")))

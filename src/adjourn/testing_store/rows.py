@@ -126,14 +126,14 @@ def pages_sessions_oldest_first(store: Store) -> None:
         ("of both", SessionQuery(agent="a1", owner="o2"), [r for r in rows if r.agent == "a1" and r.owner == "o2"]),
         ("untouched since", SessionQuery(updated_before=7.0), rows[:7]),
     ):
-        _same_pages(
+        same_pages(
             lambda after, q=query: do(store, lambda tx: tx.sessions(replace(q, after=after, limit=3)), read=True),
             wanted,
             f"sessions, {name}",
         )
 
 
-def _same_pages(page: Callable[[tuple[float, str] | None], Sequence[Any]], wanted: Sequence[Any], what: str) -> None:
+def same_pages(page: Callable[[tuple[float, str] | None], Sequence[Any]], wanted: Sequence[Any], what: str) -> None:
     found: list[Any] = []
     after = None
     for _ in range(len(wanted) + 2):
@@ -195,7 +195,7 @@ def pages_interrupts_oldest_first(store: Store) -> None:
             k: v for k in ("status", "tool", "agent", "owner", "session_id") if (v := getattr(query, k)) is not None
         }
         wanted = [r for r in rows if all(getattr(r, k) == v for k, v in given.items())]
-        _same_pages(
+        same_pages(
             lambda after, q=query: do(store, lambda tx: tx.interrupts(replace(q, after=after, limit=3)), read=True),
             wanted,
             f"interrupts with {given}",

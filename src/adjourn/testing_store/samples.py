@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from adjourn.events import Event, ModelReplied, Responded, Restarted, ToolReturned, ToolStarted, TurnEnded, UserSaid
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, ToolRequest, Usage
-from adjourn.store import Decision, InterruptRecord, Queued, SessionRecord, Snapshot
+from adjourn.records import Change, Decision, InterruptRecord, Queued, SessionRecord, Snapshot
 
 ODD: dict[str, Any] = {
     "ü": "日本 🌍 \u202e",
@@ -55,6 +55,7 @@ def snapshot_sample(id: str = "n1", session_id: str = "s1", **changes: Any) -> S
         folded=True,
         branch=True,
         heartbeat=9.5,
+        trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     )
     return replace(whole, **changes)
 
@@ -86,6 +87,8 @@ def interrupt_sample(id: str = "i1", session_id: str = "s1", **changes: Any) -> 
         version="v1",
         status="open",
         path=("outer", "inner"),
+        reopened=2,
+        trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     )
     return replace(whole, **changes)
 
@@ -106,8 +109,13 @@ def decision_sample(id: str = "d1", interrupt_id: str = "i1", session_id: str = 
         input_digest="abc",
         applied=True,
         due=7.5,
+        key="once",
     )
     return replace(whole, **changes)
+
+
+def change_sample(interrupt_id: str = "i1", **changes: Any) -> Change:
+    return replace(Change("", "settled", interrupt_id, "s1", 5.5, "d1"), **changes)
 
 
 def events_sample(text: str = "hi") -> list[Event]:

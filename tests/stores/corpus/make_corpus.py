@@ -15,6 +15,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 
 import msgspec  # noqa: E402
+from msgspec.structs import replace  # noqa: E402
 
 from adjourn import Store  # noqa: E402
 from adjourn.events import Forked, Responded, Restarted, ToolReturned, ToolStarted  # noqa: E402
@@ -33,6 +34,12 @@ from adjourn.testing_store.samples import (  # noqa: E402
 from stores.store_kit import Driver, do  # noqa: E402
 
 TABLES = ("sessions", "snapshots", "events", "interrupts", "decisions")
+SINCE_2 = ("changes", "marks")
+
+
+def tables(number: int) -> tuple[str, ...]:
+    """The tables of rows that a format has."""
+    return TABLES if number < 2 else (*TABLES, *SINCE_2)
 
 
 def fill(store: Store) -> None:
@@ -42,7 +49,7 @@ def fill(store: Store) -> None:
         tx.put_session(session_sample("odd"))
         tx.put_snapshot(snapshot_sample("odd_n", "odd"))
         tx.add_events("odd_n", 0, events_sample("ü 🌍 \0"))
-        tx.add_events("odd_n", 1, events_sample("long " * 500))
+        tx.add_events("odd_n", 1, events_sample("long " * 500), 3.5, 2)
         tx.put_interrupt(interrupt_sample("odd_i", "odd"))
         tx.put_decision(decision_sample("odd_d", "odd_i", "odd"))
 
@@ -69,20 +76,28 @@ def fill(store: Store) -> None:
     forked.next_leg(branch=True)
     forked.interrupts = []
     forked.commit(Forked({pause: "i_of_the_fork"}))
+    do(store, lambda tx: tx.put_mark("mark of ü", "where it stands"))
 
 
-def dump(store: Store) -> dict[str, Any]:
-    """All that is in a store, as JSON values."""
+def dump(store: Store, number: int) -> dict[str, Any]:
+    """All that a store of this format holds, as JSON values."""
 
     def work(tx: Tx) -> dict[str, Any]:
         sessions = tx.sessions(SessionQuery(limit=10_000))
         snapshots = [s for session in sessions for s in tx.snapshots(session.id)]
-        return {
+        whole = {
             "sessions": sessions,
             "snapshots": snapshots,
             "events": {s.id: tx.events([s.id]) for s in snapshots},
             "interrupts": tx.interrupts(InterruptQuery(limit=10_000)),
             "decisions": tx.decisions(),
+        }
+        if number < 2:
+            return whole
+        return whole | {
+            "batches": {s.id: tx.batches(s.id) for s in snapshots},
+            "changes": [replace(c, position="") for c in tx.changes(None, 10_000)],
+            "marks": {name: tx.mark(name) for name in ("mark of ü", "no mark")},
         }
 
     return msgspec.json.decode(msgspec.json.encode(do(store, work, read=True)))
@@ -94,7 +109,7 @@ def main() -> None:
     path.unlink(missing_ok=True)
     store = SQLiteStore(path)
     fill(store)
-    whole = dump(store)
+    whole = dump(store, number)
     store.close()
     (HERE / f"format_{number}.json").write_text(json.dumps(whole, indent=1, sort_keys=True), "utf-8")
     dsn = os.environ["ADJOURN_TEST_POSTGRES"]
@@ -104,7 +119,7 @@ def main() -> None:
     folder = HERE / f"postgres_{len(migrations('postgres'))}"
     folder.mkdir(exist_ok=True)
     with psycopg.connect(dsn) as db:
-        for table in TABLES:
+        for table in tables(number):
             with db.cursor().copy(f"COPY corpus.{table} TO STDOUT".encode()) as copy:
                 (folder / f"{table}.copy").write_bytes(b"".join(bytes(block) for block in copy))
         db.execute("DROP SCHEMA corpus CASCADE")
@@ -113,16 +128,20 @@ def main() -> None:
 
 def copy_rows(store_to: Store, whole: dict[str, Any]) -> None:
     """The same rows in another store."""
-    from adjourn.events import Event
-    from adjourn.store import Decision, InterruptRecord, SessionRecord, Snapshot
+    from adjourn.store import Batch, Change, Decision, InterruptRecord, SessionRecord, Snapshot
 
     def work(tx: Tx) -> None:
         for row in whole["sessions"]:
             tx.put_session(msgspec.convert(row, SessionRecord))
         for row in whole["snapshots"]:
             tx.put_snapshot(msgspec.convert(row, Snapshot))
-        for snapshot_id, events in whole["events"].items():
-            tx.add_events(snapshot_id, 0, msgspec.convert(events, list[Event]))
+        for snapshot_id, batches in whole["batches"].items():
+            for n, batch in enumerate(msgspec.convert(batches, list[Batch])):
+                tx.add_events(snapshot_id, n, batch.events, batch.at, batch.epoch)
+        for change in whole["changes"]:
+            tx.add_change(msgspec.convert(change, Change))
+        for name, value in whole["marks"].items():
+            tx.put_mark(name, value)
         for row in whole["interrupts"]:
             tx.put_interrupt(msgspec.convert(row, InterruptRecord))
         for row in whole["decisions"]:

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from adjourn.dialect import Names
 from adjourn.errors import MissingExtra, UnknownModel
 from adjourn.model import Emit, ModelReply, ModelRequest
 from adjourn.parts import Chunk, Part, Usage
 from adjourn.plugins.anthropic.config import AnthropicConfig, read_config
 from adjourn.plugins.anthropic.failures import Scrubber, failure, in_band
 from adjourn.plugins.anthropic.replies import Assembly, EventLines, read_json, reply_of, usage_of
-from adjourn.plugins.anthropic.requests import Names, build_body
+from adjourn.plugins.anthropic.requests import build_body, names_of
 
 __all__ = ["Anthropic", "AnthropicConfig", "Claude"]
 
@@ -111,9 +112,13 @@ class Claude:
         self._model = model
         self.name = f"{plugin.name}/{model}"
 
+    def check(self, request: ModelRequest) -> None:
+        """Raises SignatureError for tools or an output that the API cannot express, InvalidRequest for a wrong config."""
+        build_body(self._model, request, read_config(request.config), names_of(request.tools))
+
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
         config = read_config(request.config)
-        names = Names(request.tools)
+        names = names_of(request.tools)
         body = build_body(self._model, request, config, names)
         scrub = Scrubber(request.messages, self._plugin.secrets)
         parts: list[Part] = []

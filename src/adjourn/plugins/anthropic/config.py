@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from adjourn.plugins.anthropic.failures import refused
+from adjourn.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 8192
 
@@ -46,13 +46,13 @@ class AnthropicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def read_config(given: Any) -> AnthropicConfig:
-    """The config as given to a request. Raises ModelError for a key or value that it does not have."""
+    """The config as given to a request. Raises InvalidRequest for a key or value that it does not have."""
     if given is None:
         return AnthropicConfig()
     if isinstance(given, AnthropicConfig):
         return given
     if not isinstance(given, Mapping):
-        raise refused(f"config= takes an AnthropicConfig or a dict, not {type(given).__name__}")
+        raise InvalidRequest(f"anthropic: config= takes an AnthropicConfig or a dict, not {type(given).__name__}")
     plain = {_snake(str(k)): v for k, v in cast(Mapping[Any, Any], given).items()}
     if "max_output_tokens" in plain:  # Genkit's name for it, so that one dict serves several providers
         plain["max_tokens"] = plain.pop("max_output_tokens")
@@ -60,7 +60,9 @@ def read_config(given: Any) -> AnthropicConfig:
         return msgspec.convert(plain, AnthropicConfig)
     except msgspec.ValidationError as e:
         known = ", ".join(AnthropicConfig.__struct_fields__)
-        raise refused(f"config: {e}. It takes {known}; anything else of the API goes into raw={{...}}") from None
+        raise InvalidRequest(
+            f"anthropic: config: {e}. It takes {known}; anything else of the API goes into raw={{...}}"
+        ) from None
 
 
 def _snake(key: str) -> str:
@@ -95,7 +97,9 @@ def thinking_of(config: AnthropicConfig) -> Mapping[str, Any] | None:
         return {"type": "enabled", "budget_tokens": given}
     if given in ("adaptive", "disabled"):
         return {"type": given}
-    raise refused(f"config: thinking={given!r}; give a number of tokens, 'adaptive', 'disabled' or the API's object")
+    raise InvalidRequest(
+        f"anthropic: config: thinking={given!r}; give a number of tokens, 'adaptive', 'disabled' or the API's object"
+    )
 
 
 def max_tokens_of(config: AnthropicConfig, thinking: Mapping[str, Any] | None) -> int:

@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import msgspec
 
+from adjourn.dialect import Names
 from adjourn.model import ModelReply
 from adjourn.parts import OURS, FinishReason, Message, Part, ToolRequest, Usage
 from adjourn.plugins.anthropic.failures import broken
-from adjourn.plugins.anthropic.requests import KEY, Names
+from adjourn.plugins.anthropic.requests import KEY
 
 Fields = Mapping[str, Any]
 

@@ -13,6 +13,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from adjourn.dialect import Names, Subject
 from adjourn.model import ModelRequest, ToolDefinition, note_of
 from adjourn.parts import Media, Message, Part, ToolResponse, canonical, digest
 from adjourn.plugins.anthropic.config import (
@@ -30,27 +31,17 @@ KEY = "anthropic"
 
 Block = dict[str, Any]
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _PICTURES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
-class Names:
+def names_of(tools: Sequence[ToolDefinition]) -> Names:
     """The names of tools as the API takes them, and back: letters, digits, _ and -, at most 128."""
-
-    def __init__(self, tools: Sequence[ToolDefinition]) -> None:
-        self._back = {self.outward(t.name): t.name for t in tools}
-
-    def outward(self, name: str) -> str:
-        if _NAME.fullmatch(name):
-            return name
-        return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:115] + "_" + digest(name)[:12]
-
-    def inward(self, name: str) -> str:
-        return self._back.get(name, name)
+    return Names([t.name for t in tools], "Anthropic", _NAME, 128)
 
 
 def build_body(model: str, request: ModelRequest, config: AnthropicConfig, names: Names) -> dict[str, Any]:
-    """The body of the request. Raises ModelError for what the API cannot take."""
+    """The body of the request. Raises ModelError for what the API cannot take, SignatureError for what it cannot express."""
     thinking = thinking_of(config)
     system, turns = _conversation(request.messages, names, takes_later_system_messages(model))
     body: dict[str, Any] = {"model": model, "max_tokens": max_tokens_of(config, thinking), "messages": turns}
@@ -100,7 +91,10 @@ def _enforced(model: str, schema: Mapping[str, Any], config: AnthropicConfig) ->
         return False
     problem = why_not_enforced(schema)
     if config.structured == "native" and problem is not None:
-        raise refused(f"the output schema cannot be enforced: {problem}. Leave out structured='native' to ask for it")
+        path, what = problem
+        raise Subject("output=", "Anthropic").refused(
+            path, what, "Leave out structured='native' to ask for it in words"
+        )
     return problem is None and (config.structured == "native" or enforces_schemas(model))
 
 
@@ -151,7 +145,9 @@ class _Calls:
         self._open: list[tuple[str, str | None, str]] = []
 
     def ask(self, name: str, ref: str | None) -> str:
-        wanted = ref if ref and _NAME.fullmatch(ref) else "call_" + digest(ref, len(self._used))[:24]
+        wanted = (
+            ref if ref and len(ref) <= 128 and _NAME.fullmatch(ref) else "call_" + digest(ref, len(self._used))[:24]
+        )
         while wanted in self._used:  # ids of other providers may begin anew with each reply; here they must not
             wanted = "call_" + digest(wanted, len(self._used))[:24]
         self._used.add(wanted)

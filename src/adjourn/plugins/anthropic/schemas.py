@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from adjourn.dialect import each_schema, without
-from adjourn.plugins.anthropic.failures import refused
+from adjourn.dialect import Path, Subject, each_schema, without
 
 _SHAPES = ("type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "allOf")
 _TAKEN = frozenset((*_SHAPES, "$ref", "$defs", "description", "title", "default"))
@@ -13,7 +12,10 @@ _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostnam
 
 
 def tool_schema(name: str, schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The input schema of a tool. At its top the API wants an object, and no choice between several."""
+    """The input schema of a tool. At its top the API wants an object, and no choice between several.
+
+    Raises SignatureError, naming the tool, for what is none.
+    """
     out = dict(schema or {})
     reference = out.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
@@ -22,26 +24,28 @@ def tool_schema(name: str, schema: Mapping[str, Any] | None) -> Mapping[str, Any
         out = {**out["$defs"][reference.removeprefix("#/$defs/")], **out}
     for keyword in ("anyOf", "oneOf", "allOf"):
         if keyword in out:
-            raise refused(
-                f"the input of tool {name!r} is a choice ({keyword} at the top of its schema), which the API does not "
-                "take: give it one object with optional fields, or a parameter that holds the choice"
+            raise Subject(f"tool {name!r}", "Anthropic").refused(
+                (),
+                f"an input that is a choice ({keyword} at the top of its schema)",
+                "Give it one object with optional fields, or a parameter that holds the choice",
             )
     return {"type": "object", "properties": {}, **out} if "type" not in out or "properties" not in out else out
 
 
-def why_not_enforced(schema: Mapping[str, Any]) -> str | None:
-    """What in this output schema the API cannot enforce; None where it can all be."""
-    if _recursive(schema):
-        return "a type in it contains itself"
-    problems: list[str] = []
+def why_not_enforced(schema: Mapping[str, Any]) -> tuple[Path, str] | None:
+    """What in this output schema the API cannot enforce, and where; None where it can all be."""
+    recursive = _recursive(schema)
+    if recursive is not None:
+        return (), f"the type {recursive!r}, which contains itself, in an enforced schema"
+    problems: list[tuple[Path, str]] = []
 
-    def look(s: dict[str, Any]) -> Any:
+    def look(s: dict[str, Any], path: Path) -> Any:
         if s.get("additionalProperties") not in (None, False) or "patternProperties" in s:
-            problems.append("an object in it has keys that are not named beforehand (a dict)")
+            problems.append((path, "an object whose keys are not named beforehand (a dict) in an enforced schema"))
         elif s.get("type") == "object" and "properties" not in s:
-            problems.append("an object in it has no properties")
+            problems.append((path, "an object without properties in an enforced schema"))
         elif not s.keys() & {"type", "anyOf", "oneOf", "allOf", "enum", "const", "$ref"}:
-            problems.append("a value in it may be anything")
+            problems.append((path, "a value that may be anything in an enforced schema"))
         return s
 
     each_schema(without(schema, _NO_SCHEMAS), look)
@@ -53,7 +57,7 @@ def output_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return each_schema(without(schema, _NO_SCHEMAS), _enforceable)
 
 
-def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
+def _enforceable(schema: dict[str, Any], _: Path) -> dict[str, Any]:
     out = dict(schema)
     if "oneOf" in out:
         out["anyOf"] = out.pop("oneOf")
@@ -71,14 +75,15 @@ def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _recursive(schema: Mapping[str, Any]) -> bool:
+def _recursive(schema: Mapping[str, Any]) -> str | None:
+    """A type that contains itself."""
     definitions: Mapping[str, Any] = schema.get("$defs") or {}
     refers = {name: _references(definition) for name, definition in definitions.items()}
 
     def reaches(name: str, inside: tuple[str, ...]) -> bool:
-        return name in inside or any(reaches(n, (*inside, name)) for n in refers.get(name, ()))
+        return name in inside or any(reaches(n, (*inside, name)) for n in sorted(refers.get(name, ())))
 
-    return any(reaches(name, ()) for name in definitions)
+    return next((name for name in definitions if reaches(name, ())), None)
 
 
 def _references(node: Any) -> set[str]:

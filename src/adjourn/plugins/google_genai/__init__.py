@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
+from adjourn.dialect import Names
 from adjourn.errors import InvalidRequest, ModelError, UnknownModel
 from adjourn.model import Emit, ModelReply, ModelRequest
 from adjourn.parts import Chunk
 from adjourn.plugins.google_genai.clients import Clients
 from adjourn.plugins.google_genai.config import GoogleConfig, generation, read_config, sdk_fields
 from adjourn.plugins.google_genai.contents import Dialect, contents, system_parts
-from adjourn.plugins.google_genai.dialect import adapted, tool_schema
+from adjourn.plugins.google_genai.dialect import adapted, names_of, tool_schema
 from adjourn.plugins.google_genai.failures import model_error
 from adjourn.plugins.google_genai.replies import ReplyAssembly
 
@@ -180,9 +181,14 @@ class Gemini:
     def __repr__(self) -> str:
         return f"<Gemini {self.name}>"
 
+    def check(self, request: ModelRequest) -> None:
+        """Raises SignatureError for tools or an output that Gemini cannot express, InvalidRequest for a wrong config."""
+        self._config(request, names_of([t.name for t in request.tools]))
+
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        config = self._config(request)
-        said = contents(request.messages, self._dialect)
+        names = names_of([t.name for t in request.tools])
+        config = self._config(request, names)
+        said = contents(request.messages, self._dialect, names)
         assembly = ReplyAssembly(self._provider, self._model, [t.name for t in request.tools])
         try:
             sdk, client = await self._clients.get()
@@ -207,9 +213,9 @@ class Gemini:
             raise error from None
         return assembly.reply(streamed=request.streaming)
 
-    def _config(self, request: ModelRequest) -> dict[str, Any]:
+    def _config(self, request: ModelRequest, names: Names) -> dict[str, Any]:
         config = read_config(request.config)
-        out = sdk_fields(config)
+        out = sdk_fields(config, names)
         system = system_parts(request.messages)
         schema = request.output_schema
         if schema is not None:
@@ -228,7 +234,7 @@ class Gemini:
         if request.tools:
             declared = [
                 {
-                    "name": t.name,
+                    "name": names.outward(t.name),
                     "description": t.description,
                     "parameters_json_schema": tool_schema(t.name, t.input_schema),
                 }

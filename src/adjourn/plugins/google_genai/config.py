@@ -6,6 +6,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from adjourn.dialect import Names
 from adjourn.errors import InvalidRequest
 from adjourn.parts import convert
 
@@ -79,7 +80,7 @@ def _camel(name: str) -> str:
     return head + "".join([r[:1].upper() + r[1:] for r in rest])
 
 
-def sdk_fields(config: GoogleConfig) -> dict[str, Any]:
+def sdk_fields(config: GoogleConfig, names: Names) -> dict[str, Any]:
     """The config as fields of the SDK's `GenerateContentConfig`, without `extra`."""
     out: dict[str, Any] = {k: v for k in _SAME if (v := getattr(config, k)) is not None}
     if config.stop_sequences is not None:
@@ -102,7 +103,7 @@ def sdk_fields(config: GoogleConfig) -> dict[str, Any]:
     if config.tool_choice is not None:
         calling["mode"] = config.tool_choice.upper()
     if config.allowed_tools is not None:
-        calling["allowed_function_names"] = list(config.allowed_tools)
+        calling["allowed_function_names"] = [names.outward(t) for t in config.allowed_tools]
     if config.stream_arguments:
         calling["stream_function_call_arguments"] = True
     if calling:

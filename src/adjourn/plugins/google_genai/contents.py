@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
+from adjourn.dialect import Names
 from adjourn.errors import InvalidRequest
 from adjourn.parts import Media, Message, Metadata, Part, ToolRequest, ToolResponse
 from adjourn.plugins.google_genai.config import generation
@@ -56,7 +57,7 @@ def system_parts(messages: Sequence[Message]) -> list[Content]:
     return [p for m in messages if m.role == "system" for p in map(_said, m.content) if p is not None]
 
 
-def contents(messages: Sequence[Message], to: Dialect) -> list[Content]:
+def contents(messages: Sequence[Message], to: Dialect, names: Names) -> list[Content]:
     """The contents of a request, as the SDK's `Content` takes them. Raises InvalidRequest for altered extras."""
     out: list[Content] = []
     answered: list[ToolResponse] = []
@@ -66,7 +67,7 @@ def contents(messages: Sequence[Message], to: Dialect) -> list[Content]:
         if answered:
             # All results of a round are one turn, in call order.
             ranked = sorted(answered, key=lambda r: order.index(r.ref) if r.ref in order else len(order))
-            out.extend(_results(ranked, to))
+            out.extend(_results(ranked, to, names))
             answered.clear()
 
     for message in messages:
@@ -78,7 +79,7 @@ def contents(messages: Sequence[Message], to: Dialect) -> list[Content]:
             continue
         if message.role == "model":
             order = [r.ref for p in message.content if (r := p.tool_request) is not None]
-            parts = _model_parts(message, to)
+            parts = _model_parts(message, to, names)
         else:
             parts = [p for p in map(_said, message.content) if p is not None]
         if parts:
@@ -107,13 +108,13 @@ def _said(part: Part) -> Content | None:
     return None
 
 
-def _model_parts(message: Message, to: Dialect) -> list[Content]:
+def _model_parts(message: Message, to: Dialect, names: Names) -> list[Content]:
     own = bool(extras(message.metadata)) or any(extras(p.metadata) for p in message.content)
     out: list[Content] = []
     first: Content | None = None
     signed = False
     for part in message.content:
-        made = _model_part(part, own)
+        made = _model_part(part, own, names)
         if made is None:
             continue
         signature = extras(part.metadata).get("thoughtSignature")
@@ -136,10 +137,10 @@ def _answers_for_itself(message: Message) -> bool:
     return generation(str(note.get("modelVersion") or note.get("model") or "")) >= 3
 
 
-def _model_part(part: Part, own: bool) -> Content | None:
+def _model_part(part: Part, own: bool, names: Names) -> Content | None:
     request = part.tool_request
     if request is not None:
-        call = {"name": request.name, "args": _arguments(request)}
+        call = {"name": names.outward(request.name), "args": _arguments(request)}
         return {"function_call": {**call, "id": request.ref} if request.ref else call}
     if part.reasoning is not None:
         return {"text": part.reasoning, "thought": True} if own else None
@@ -169,18 +170,19 @@ def signature_bytes(text: Any) -> bytes:
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
-def _results(responses: Sequence[ToolResponse], to: Dialect) -> list[Content]:
+def _results(responses: Sequence[ToolResponse], to: Dialect, names: Names) -> list[Content]:
     parts: list[Content] = []
     beside: list[Content] = []
     for response in responses:
-        made: Content = {"name": response.name, "response": _output(response)}
+        name = names.outward(response.name)
+        made: Content = {"name": name, "response": _output(response)}
         if response.ref:
             made["id"] = response.ref
         shown = [media_part(p.media) for p in response.content or () if p.media is not None]
         if shown and to.shows_results:
             made["parts"] = shown
         elif shown:
-            beside += [{"text": f"What {response.name} returned beside its result:"}, *shown]
+            beside += [{"text": f"What {name} returned beside its result:"}, *shown]
         parts.append({"function_response": made})
     out = [{"role": "user", "parts": parts}]
     if beside:  # a turn of results holds nothing else

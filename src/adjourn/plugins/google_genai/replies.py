@@ -15,6 +15,7 @@ from adjourn.errors import ModelError
 from adjourn.model import ModelReply
 from adjourn.parts import OURS, FinishReason, Media, Message, Part, ToolRequest, Usage
 from adjourn.plugins.google_genai.contents import KEY
+from adjourn.plugins.google_genai.dialect import names_of
 
 _BLOCKED = (
     "SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE", "IMAGE_SAFETY", "MODEL_ARMOR",
@@ -51,7 +52,8 @@ class ReplyAssembly:
     def __init__(self, provider: str, model: str, tools: Sequence[str] = ()) -> None:
         self._provider = provider
         self._model = model
-        self._tools = tools
+        self._names = names_of(tools)
+        self._tools = [self._names.outward(t) for t in tools]
         self._parts: list[_Text | _Call | Part] = []
         self._note: dict[str, Any] = {"model": model}
         self._usage: dict[str, int] = {}
@@ -130,7 +132,7 @@ class ReplyAssembly:
     def _take_call(self, given: Any, note: dict[str, Any]) -> None:
         call = self._continued(given)
         if call is None:
-            call = _Call(given.name or "", given.id, note)
+            call = _Call(self._names.inward(given.name or ""), given.id, note)
             for other in self._open_calls():
                 other.open = other.open and bool(given.id)  # without ids a new call says that the last one is whole
             self._parts.append(call)
@@ -221,7 +223,7 @@ class ReplyAssembly:
         if not found:
             return []
         self._note["mended"] = True
-        request = ToolRequest(min(found)[1], None, said[:_LONGEST])
+        request = ToolRequest(self._names.inward(min(found)[1]), None, said[:_LONGEST])
         return [Part(tool_request=request, metadata={OURS: {"malformed": "the call could not be read"}})]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from adjourn.dialect import Path, Subject
 from adjourn.errors import ModelError
 from adjourn.model import ToolDefinition
 from adjourn.parts import Message, ToolResponse
@@ -133,43 +134,56 @@ _WORDS = (
 )
 
 
-def engine_tool(tool: ToolDefinition) -> Json:
-    """The definition as the engine takes it. Raises ModelError for a recursive input, which its grammar cannot hold."""
+def engine_tool(tool: ToolDefinition, what: str = "") -> Json:
+    """The definition as the engine takes it. Raises SignatureError for a recursive input, which its grammar cannot hold.
+
+    `what` is what the definition is of, where it is no tool of the program's.
+    """
     schema = tool.input_schema or {}
-    parameters = _adapted(schema, schema, (), tool.name)
+    parameters = _Adapting(schema, Subject(what or f"tool {tool.name!r}", "local/needle"))(schema, (), ())
     parameters.setdefault("type", "object")
     parameters.setdefault("properties", {})
     return {"name": tool.name, "description": tool.description, "parameters": parameters}
 
 
-def _adapted(schema: Json, root: Mapping[str, Any], within: tuple[str, ...], tool: str) -> dict[str, Any]:
-    if not isinstance(schema, Mapping):  # `true`: anything
-        return {}
-    rules = cast(Mapping[str, Any], schema)
-    ref: str | None = rules.get("$ref")
-    if ref is not None:
-        if ref in within:
-            raise _refused(f"the input of tool {tool!r} contains itself ({ref}); local/needle cannot take that")
-        beside = {k: v for k, v in rules.items() if k != "$ref"}
-        return _adapted({**_target(root, ref), **beside}, root, (*within, ref), tool)
-    choices = _choices(rules)
-    if len(choices) == 1:
-        beside = {k: v for k, v in rules.items() if k not in ("anyOf", "oneOf", "allOf")}
-        return _adapted({**choices[0], **beside}, root, within, tool)
-    out: dict[str, Any] = {k: rules[k] for k in _KEPT if k in rules}
-    words = ", ".join([text.format(rules[key]) for key, text in _WORDS if key in rules])
-    if words:
-        out["description"] = f"{out['description']} ({words})" if out.get("description") else words
-    if choices:
-        out["anyOf"] = [_adapted(c, root, within, tool) for c in choices]
-    if "items" in rules:
-        out["items"] = _adapted(rules["items"], root, within, tool)
-    properties: Mapping[str, Any] = rules.get("properties") or {}
-    if properties:
-        out["properties"] = {name: _adapted(sub, root, within, tool) for name, sub in properties.items()}
-    if "required" in rules:
-        out["required"] = rules["required"]
-    return out
+@dataclass(frozen=True)
+class _Adapting:
+    root: Mapping[str, Any]
+    subject: Subject
+
+    def __call__(self, schema: Json, within: tuple[str, ...], path: Path) -> dict[str, Any]:
+        if not isinstance(schema, Mapping):  # `true`: anything
+            return {}
+        rules = cast(Mapping[str, Any], schema)
+        ref: str | None = rules.get("$ref")
+        if ref is not None:
+            if ref in within:
+                name = ref.rsplit("/", 1)[-1]
+                raise self.subject.refused(
+                    path,
+                    f"the type {name!r}, which contains itself",
+                    "Give it a fixed depth, or make this place a text that holds JSON",
+                )
+            beside = {k: v for k, v in rules.items() if k != "$ref"}
+            return self({**_target(self.root, ref), **beside}, (*within, ref), path)
+        choices = _choices(rules)
+        if len(choices) == 1:
+            beside = {k: v for k, v in rules.items() if k not in ("anyOf", "oneOf", "allOf")}
+            return self({**choices[0], **beside}, within, path)
+        out: dict[str, Any] = {k: rules[k] for k in _KEPT if k in rules}
+        words = ", ".join([text.format(rules[key]) for key, text in _WORDS if key in rules])
+        if words:
+            out["description"] = f"{out['description']} ({words})" if out.get("description") else words
+        if choices:
+            out["anyOf"] = [self(c, within, path) for c in choices]
+        if "items" in rules:
+            out["items"] = self(rules["items"], within, (*path, "[]"))
+        properties: Mapping[str, Any] = rules.get("properties") or {}
+        if properties:
+            out["properties"] = {name: self(sub, within, (*path, name)) for name, sub in properties.items()}
+        if "required" in rules:
+            out["required"] = rules["required"]
+        return out
 
 
 def _choices(rules: Mapping[str, Any]) -> list[Mapping[str, Any]]:

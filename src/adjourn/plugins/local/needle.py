@@ -64,6 +64,14 @@ class Needle:
         """Loads the engine now rather than with the first request. Raises MissingExtra where it is not installed."""
         await load()
 
+    def check(self, request: ModelRequest) -> None:
+        """Raises SignatureError for tools or an output whose type contains itself, InvalidRequest for a wrong config."""
+        convert(request.config or {}, NeedleConfig)
+        for tool in request.tools:
+            engine_tool(tool)
+        if request.output_schema is not None:
+            engine_tool(_recording(request.output_schema)[0], "output=")
+
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
         config = convert(request.config or {}, NeedleConfig)
         system, lines = read_messages(request.messages)
@@ -127,12 +135,7 @@ class Needle:
         self, request: ModelRequest, schema: Mapping[str, Any], system: str, config: NeedleConfig
     ) -> tuple[str, Reply]:
         """A reply in the shape of `output=`: the shape is the only tool, and what the engine fills in is the reply."""
-        whole = schema.get("type") == "object" or "$ref" in schema
-        wanted = schema
-        if not whole:
-            wanted = {"type": "object", "properties": {"value": schema}, "required": ["value"], "$defs": {}}
-            wanted["$defs"] = schema.get("$defs", {})
-        tool = ToolDefinition("record", str(schema.get("description") or "Record the data in the text."), wanted)
+        tool, whole = _recording(schema)
         reply = await self._ask(system, [tool], read_extraction(request.messages), config)
         # Withheld or not makes no difference here: nothing runs, and whoever asked for the output validates it.
         found = [*_listed(reply, "function_calls"), *_listed(reply, "suppressed_calls")]
@@ -140,6 +143,17 @@ class Needle:
             return closing_text(request.messages, reply), reply
         value: Mapping[str, Any] = found[0].get("arguments") or {}
         return json.dumps(value if whole else value.get("value"), ensure_ascii=False), reply
+
+
+def _recording(schema: Mapping[str, Any]) -> tuple[ToolDefinition, bool]:
+    """The tool that takes an output, and whether the output is the whole of its input."""
+    whole = schema.get("type") == "object" or "$ref" in schema
+    wanted = schema
+    if not whole:
+        wanted = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
+        wanted["$defs"] = schema.get("$defs", {})
+    description = str(schema.get("description") or "Record the data in the text.")
+    return ToolDefinition("record", description, wanted), whole
 
 
 def _listed(reply: Reply, key: str) -> Sequence[Mapping[str, Any]]:

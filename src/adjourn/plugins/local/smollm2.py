@@ -11,8 +11,8 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from adjourn.dialect import inline_references, without
-from adjourn.errors import ModelError, SignatureError
+from adjourn.dialect import Subject, inline_references, without
+from adjourn.errors import ModelError
 from adjourn.model import Emit, ModelReply, ModelRequest, ToolDefinition
 from adjourn.parts import OURS, Chunk, Message, Part, ToolRequest, Usage, convert
 from adjourn.plugins.local.dialect import result_of
@@ -57,6 +57,14 @@ class SmolLM2:
     async def load(self) -> None:
         """Loads the engine now rather than with the first request. Raises MissingExtra where it is not installed."""
         await load()
+
+    def check(self, request: ModelRequest) -> None:
+        """Raises SignatureError for tools or an output whose type contains itself, InvalidRequest for a wrong config."""
+        convert(request.config or {}, SmolLM2Config)
+        for tool in request.tools:
+            _branch(tool)
+        if request.output_schema is not None:
+            _schema(request.output_schema, "output=")
 
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
         config = convert(request.config or {}, SmolLM2Config)
@@ -190,15 +198,12 @@ def _is_error(part: Part) -> bool:
 
 
 def _schema(schema: Mapping[str, Any], what: str) -> Json:
-    """The schema as the grammar takes it. Raises ModelError for a type that contains itself."""
-    try:
-        return without(inline_references(schema, what), _LEFT)
-    except SignatureError as e:
-        raise ModelError(f"local/smollm2 cannot take it: {e}", provider="local") from e
+    """The schema as the grammar takes it. Raises SignatureError for a type that contains itself."""
+    return without(inline_references(schema, Subject(what, "local/smollm2")), _LEFT)
 
 
 def _branch(tool: ToolDefinition) -> Json:
-    arguments = _schema(tool.input_schema or {}, f"the input of tool {tool.name!r}")
+    arguments = _schema(tool.input_schema or {}, f"tool {tool.name!r}")
     return _object({"tool": {"const": tool.name}, "arguments": {"type": "object", "properties": {}, **arguments}})
 
 

@@ -49,7 +49,7 @@ class OpenAI:
         check_installed("adjourn.plugins.openai.OpenAI")
         if self._api == "responses":
             return ResponsesModel(self.name, name, self._connection)
-        return ChatModel(self.name, name, self._connection, Dialect(valid_arguments=False, echo=()))
+        return ChatModel(self.name, name, self._connection, Dialect(valid_arguments=False, echo=(), choices=False))
 
     def list_models(self) -> Iterable[str]:
         """Some of them; it takes any other name too."""
@@ -90,7 +90,7 @@ class OpenAICompatible:
             settings["default_headers"] = dict(headers)
         self.name: str = name
         self._api = api
-        self._dialect = dialect or Dialect()
+        self._dialect = dialect or Dialect(needs_reasoning="deepseek" in f"{name} {base_url}".lower())
         self._models = list(models)
         self._connection = Connection(name, settings, foreign=True)
 

@@ -95,7 +95,7 @@ class Calls:
 
 
 class ChatAssembly:
-    """The message out of the chunks of Chat Completions."""
+    """The message out of the chunks of Chat Completions. `failed` is the error that came in the place of a chunk."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
@@ -104,7 +104,8 @@ class ChatAssembly:
         self._calls = Calls()
         self.finish_reason: str | None = None
         self.usage: Any = None
-        self.error: Any = None
+        self.failed: Any = None
+        self._error: Any = None
         self._head: Json = {}
         self._closing = False
 
@@ -113,8 +114,10 @@ class ChatAssembly:
         """Whether the stream came to its end. Some servers give no reason, only the usage, in a chunk of its own."""
         return self.finish_reason is not None or self._closing
 
-    def add(self, chunk: Mapping[str, Any]) -> Iterator[Part]:
+    def add(self, event: Mapping[str, Any]) -> Iterator[Part]:
         """Takes the next chunk, and gives what a watcher may see of it."""
+        chunk = event
+        self.failed = chunk if chunk.get("error") else None
         deltas = [mapping(mapping(c).get("delta")) for c in listed(chunk.get("choices"))]
         self._closing = bool(chunk.get("usage")) and not any(d.get(k) for d in deltas for k in d if k != "role")
         for key in ("id", "model", "created"):
@@ -127,7 +130,7 @@ class ChatAssembly:
 
     def _add_choice(self, choice: Mapping[str, Any]) -> Iterator[Part]:
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        self.error = choice.get("error") or self.error
+        self._error = choice.get("error") or self._error
         for key, value in mapping(choice.get("delta")).items():
             if key in ("role", "index", "function_call") or value is None:
                 continue
@@ -168,8 +171,10 @@ class ChatAssembly:
             elif value is not None:
                 last[key] = value
 
-    def reply(self) -> Json:
-        """The reply as if it had not been streamed."""
+    def reply(self) -> Json | None:
+        """The reply as if it had not been streamed; None where the stream ended before it did."""
+        if not self.ended:
+            return None
         texts = {k: "".join(v) for k, v in self._texts.items()}
         thinking = texts.pop("thinking", None)
         message: Json = {"role": "assistant", "content": None, **self._extra, **texts}
@@ -182,7 +187,7 @@ class ChatAssembly:
             message["reasoning_details"] = self._details
         if calls := self._calls.as_list():
             message["tool_calls"] = calls
-        choice = {"index": 0, "message": message, "finish_reason": self.finish_reason, "error": self.error}
+        choice = {"index": 0, "message": message, "finish_reason": self.finish_reason, "error": self._error}
         return {**self._head, "choices": [choice], "usage": self.usage}
 
 
@@ -205,12 +210,12 @@ def read_content(content: Any) -> tuple[str, str]:
 
 
 class ResponseAssembly:
-    """The response out of the events of the Responses API."""
+    """The response out of the events of the Responses API. `failed` is the error that came in the place of an event."""
 
     def __init__(self) -> None:
         self._items: dict[int, Json] = {}
         self._response: Json | None = None
-        self.error: Any = None
+        self.failed: Any = None
 
     def add(self, event: Mapping[str, Any]) -> Iterator[Part]:
         """Takes the next event, and gives what a watcher may see of it."""
@@ -222,7 +227,7 @@ class ResponseAssembly:
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self._response = dict(mapping(event.get("response")))
         elif kind == "error":
-            self.error = event.get("error") or event
+            self.failed = event.get("error") or event
         elif kind.endswith(".delta"):
             yield from self._add_delta(kind, index, str(event.get("delta") or ""))
         elif kind == "response.reasoning_summary_part.added" and event.get("summary_index"):

@@ -1,18 +1,18 @@
 """Chat Completions: what most servers speak."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
+from adjourn.dialect import Subject
 from adjourn.errors import ModelError
 from adjourn.model import Emit, ModelReply, ModelRequest, ToolDefinition
-from adjourn.parts import OURS, Chunk, FinishReason, Message, Part, ToolRequest, Usage, convert, encode
+from adjourn.parts import OURS, FinishReason, Message, Part, ToolRequest, Usage, convert, encode
 from adjourn.plugins.openai import errors
 from adjourn.plugins.openai.assembly import ChatAssembly, read_content
-from adjourn.plugins.openai.connection import Connection
+from adjourn.plugins.openai.connection import Asked, Connection
 from adjourn.plugins.openai.content import (
     CallIds,
     arguments_of,
@@ -23,14 +23,17 @@ from adjourn.plugins.openai.content import (
     listed,
     mapping,
     media_of,
+    names_of,
+    outward,
     own,
     read_call,
+    renamed,
     result_text,
     system_text,
     text_of,
     unwrapped,
 )
-from adjourn.plugins.openai.schemas import WRAPPED, as_object, choose_strict, parameters
+from adjourn.plugins.openai.schemas import WRAPPED, as_object, choose_strict, one_object, parameters
 
 Json = dict[str, Any]
 
@@ -84,6 +87,9 @@ class Dialect:
     JSON (with the schema in the system text), or in the system text alone. `echo` are the message fields that are sent
     back. `stream_usage` asks for usage at the end of a stream. `valid_arguments`: the server parses the arguments it is
     sent back, so that broken ones must be wrapped. `short_ids`: it takes only call ids of nine letters and digits.
+    `choices`: it takes a tool whose input is a choice between several objects. `needs_reasoning`: it refuses a history in
+    which a reply lacks `reasoning_content`, also where another model gave it; then that is sent empty. DeepSeek's thinking
+    models do, and an `OpenAICompatible` with that word in its name or address sets it by itself.
     """
 
     system_role: Literal["system", "developer", "user"] = "system"
@@ -92,6 +98,8 @@ class Dialect:
     stream_usage: bool = True
     valid_arguments: bool = True
     short_ids: bool = False
+    choices: bool = True
+    needs_reasoning: bool = False
 
 
 class ChatModel:
@@ -104,34 +112,29 @@ class ChatModel:
         self._connection = connection
         self._dialect = dialect
 
+    def check(self, request: ModelRequest) -> None:
+        """Raises SignatureError for tools or an output that the API cannot express, InvalidRequest for a wrong config."""
+        build(request, self._model, self._key, self._dialect)
+
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
         body, wrapped = build(request, self._model, self._key, self._dialect)
+        names = names_of(request.tools)
+
+        def understand(reply: Json) -> ModelReply:
+            return renamed(read(reply, self._key, wrapped), names)
+
+        assembly = ChatAssembly() if request.streaming else None
+        if request.streaming and self._dialect.stream_usage:
+            body = {"stream_options": {"include_usage": True}, **body}
         try:
-            if request.streaming:
-                reply = await self._streamed(body, emit)
-            else:
-                reply = await self._connection.post("/chat/completions", body)
+            return await self._connection.ask(
+                Asked("/chat/completions", body, assembly, understand, held=wrapped), emit
+            )
         except ModelError as e:
             refused = refused_call(e)
             if refused is None:
                 raise
-            return refused
-        return read(reply, self._key, wrapped)
-
-    async def _streamed(self, body: Json, emit: Emit) -> Json:
-        assembly = ChatAssembly()
-        options = {"stream_options": {"include_usage": True}} if self._dialect.stream_usage else {}
-        async with aclosing(
-            self._connection.events("/chat/completions", {"stream": True, **options, **body})
-        ) as chunks:
-            async for chunk in chunks:
-                if chunk.get("error"):
-                    raise errors.in_band(chunk, self._key)
-                for part in assembly.add(chunk):
-                    emit(Chunk(content=[part]))
-        if not assembly.ended:
-            raise errors.broken_off(self._key)
-        return assembly.reply()
+            return renamed(refused, names)
 
 
 # -- the request -----------------------------------------------------------------------------------------------------
@@ -143,30 +146,35 @@ def build(request: ModelRequest, model: str, key: str, dialect: Dialect) -> tupl
     messages = write_messages(request.messages, key, dialect)
     body: Json = {"model": model, "messages": messages}
     if request.tools:
-        body["tools"] = [_tool(t, config.strict) for t in request.tools]
+        names_of(request.tools)  # raises where two of them would be one
+        body["tools"] = [_tool(t, config.strict, key, dialect) for t in request.tools]
     wrapped = False
     if request.output_schema is not None:
-        wrapped = _ask_for_output(body, request.output_schema, config, dialect)
+        wrapped = _ask_for_output(body, request.output_schema, config, key, dialect)
     given = msgspec.to_builtins(config)
     extra = given.pop("extra", {})
     given.pop("strict", None)
     choice = given.get("tool_choice")
     if choice not in (None, "auto", "none", "required"):
-        given["tool_choice"] = {"type": "function", "function": {"name": choice}}
+        given["tool_choice"] = {"type": "function", "function": {"name": outward(choice)}}
     return {**body, **given, **extra}, wrapped
 
 
-def _tool(tool: ToolDefinition, wish: bool | None) -> Json:
+def _tool(tool: ToolDefinition, wish: bool | None, key: str, dialect: Dialect) -> Json:
+    subject = Subject(f"tool {tool.name!r}", key)
+    given = parameters(tool.input_schema)
+    if not dialect.choices:
+        given = one_object(given, subject)
     # Servers that do not know `strict` may refuse it, and OpenAI takes its absence for False.
-    schema, strict = choose_strict(parameters(tool.input_schema), wish or False, fill=False, what=f"tool {tool.name!r}")
-    function: Json = {"name": tool.name, "description": tool.description, "parameters": schema}
+    schema, strict = choose_strict(given, wish or False, subject, fill=False)
+    function: Json = {"name": outward(tool.name), "description": tool.description, "parameters": schema}
     return {"type": "function", "function": {**function, "strict": True} if strict else function}
 
 
-def _ask_for_output(body: Json, schema: Mapping[str, Any], config: ChatConfig, dialect: Dialect) -> bool:
+def _ask_for_output(body: Json, schema: Mapping[str, Any], config: ChatConfig, key: str, dialect: Dialect) -> bool:
     if dialect.output == "json_schema":
         wanted, wrapped = as_object(schema)
-        wanted, strict = choose_strict(wanted, config.strict, fill=True, what="the output")
+        wanted, strict = choose_strict(wanted, config.strict, Subject("output=", key), fill=True)
         shape: Json = {"name": "output", "schema": wanted}
         body["response_format"] = {"type": "json_schema", "json_schema": {**shape, "strict": True} if strict else shape}
         return wrapped
@@ -250,7 +258,7 @@ def _assistant(message: Message, key: str, dialect: Dialect, ids: CallIds) -> Js
         elif part.tool_request is not None:
             extra = {k: v for k, v in mapping(note.get("extra")).items() if k in dialect.echo}
             function = {
-                "name": part.tool_request.name,
+                "name": outward(part.tool_request.name),
                 "arguments": arguments_of(part, key, valid=dialect.valid_arguments),
             }
             call_id = ids.of_request(part.tool_request)
@@ -263,6 +271,8 @@ def _assistant(message: Message, key: str, dialect: Dialect, ids: CallIds) -> Js
         if not echoed:
             return None  # all it had was another provider's reasoning
         out["content"] = ""
+    if dialect.needs_reasoning:
+        echoed.setdefault("reasoning_content", "")
     return {**out, **echoed}
 
 
@@ -277,7 +287,7 @@ def _results(message: Message, key: str, ids: CallIds) -> list[Json]:
         out.append({"role": "tool", "tool_call_id": call_id, "content": result_text(response)})
         media = media_of(response)
         if media:
-            label = f"(what {response.name}, call {call_id}, returned beside its result:)"
+            label = f"(what {outward(response.name)}, call {call_id}, returned beside its result:)"
             pictures += [{"type": "text", "text": label}, *[_media(p, key) for p in media]]
     # A tool message holds only text, and nothing may stand between the results of one round.
     return [*out, {"role": "user", "content": pictures}] if pictures else out

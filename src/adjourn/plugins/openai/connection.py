@@ -1,14 +1,21 @@
-"""The way to a server: the official SDK, imported with the first request, and one client for each event loop."""
+"""The way to a server: the official SDK, imported with the first request, and one client for each event loop.
+
+`Connection.ask` is the one way in which a model of either API is called, streamed or not.
+"""
 
 import asyncio
 import importlib.util
 import weakref
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from adjourn.errors import MissingExtra, ModelError
+from adjourn.model import Emit, ModelReply
+from adjourn.parts import Chunk, Part
 from adjourn.plugins.openai import errors
 
 Json = dict[str, Any]
@@ -21,6 +28,34 @@ def check_installed(what: str) -> None:
     """Raises MissingExtra where the SDK is not installed; imports nothing."""
     if importlib.util.find_spec("openai") is None:
         raise MissingExtra(what, "openai")
+
+
+class Assembly(Protocol):
+    """A streamed reply that is put together: what it shows of each event, an error among them, and the whole at the end."""
+
+    failed: Any
+
+    def add(self, event: Mapping[str, Any]) -> Iterator[Part]: ...
+
+    def reply(self) -> Json | None: ...
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request and how to read its reply. Without an assembly it is not streamed; `held`: shown at its end, as read."""
+
+    path: str
+    body: Json
+    assembly: Assembly | None
+    read: Callable[[Json], ModelReply]
+    held: bool = False
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """The reply of a server that does not stream although it was asked to."""
+
+    reply: Json
 
 
 class Connection:
@@ -69,18 +104,50 @@ class Connection:
         if client is not None:
             await client.close()
 
-    async def post(self, path: str, body: Json) -> Json:
+    async def ask(self, asked: Asked, emit: Emit) -> ModelReply:
         """The reply. Raises ModelError."""
+        assembly = asked.assembly
+        if assembly is None:
+            return asked.read(await self.post(asked.path, asked.body))
+        whole: Json | None = None
+        async with aclosing(self._events(asked.path, {"stream": True, **asked.body})) as events:
+            async for event in events:
+                if isinstance(event, _Whole):
+                    whole = event.reply
+                    break
+                for part in assembly.add(event):
+                    if not asked.held:
+                        emit(Chunk(content=[part]))
+                if assembly.failed is not None:
+                    raise errors.in_band(assembly.failed, self.provider, self._secret)
+        made = whole or assembly.reply()
+        if made is None:
+            raise errors.broken_off(self.provider)
+        reply = asked.read(made)
+        if asked.held or whole is not None:
+            shown = [p for p in reply.message.content if p.tool_request is None]
+            if shown:
+                emit(Chunk(content=shown))
+        return reply
+
+    async def post(self, path: str, body: Json) -> Json:
+        """The reply to a request that is not streamed. Raises ModelError."""
         client = self.client()
         try:
             reply = await client.post(path, cast_to=object, body=body)
-            if isinstance(reply, str):  # not labelled as JSON; some servers do not
-                reply = msgspec.json.decode(reply)
         except Exception as e:
             error = errors.from_sdk(e, self.provider, self._secret)
             if error is None:
                 raise
             raise error from e
+        return self._json(reply)
+
+    def _json(self, reply: Any) -> Json:
+        if isinstance(reply, (str, bytes)):  # not labelled as JSON; some servers do not
+            try:
+                reply = msgspec.json.decode(reply)
+            except (msgspec.DecodeError, UnicodeDecodeError) as e:
+                raise errors.malformed(self.provider, errors.clean(str(e), self._secret)) from e
         if not isinstance(reply, dict):
             raise errors.malformed(self.provider, "it is no JSON object")
         given = cast(Json, reply)
@@ -88,8 +155,8 @@ class Connection:
             raise errors.in_band(given, self.provider, self._secret)
         return given
 
-    async def events(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
-        """The events of a streamed reply. Raises ModelError, also in the middle."""
+    async def _events(self, path: str, body: Json) -> AsyncGenerator[Json | _Whole, None]:
+        """The events of a streamed reply, or the whole of one that is not. Raises ModelError, also in the middle."""
         client = self.client()
         import openai
 
@@ -98,6 +165,9 @@ class Connection:
             stream = await client.post(
                 path, cast_to=object, body=body, stream=True, stream_cls=openai.AsyncStream[object]
             )
+            if _is_json(stream.response):
+                yield _Whole(self._json(await stream.response.aread()))
+                return
             async for event in stream:
                 if isinstance(event, dict):
                     yield cast(Json, event)
@@ -114,3 +184,8 @@ class Connection:
     def _secret(self) -> str:
         key = self._settings.get("api_key")
         return key if isinstance(key, str) else ""
+
+
+def _is_json(response: Any) -> bool:
+    kind = str(response.headers.get("content-type") or "").partition(";")[0].strip().lower()
+    return kind in ("application/json", "text/json") or kind.endswith("+json")

@@ -1,4 +1,4 @@
-"""What the two APIs have in common: calls and their ids, arguments, results as text, media, usage of notes."""
+"""What the two APIs have in common: names of tools, calls and their ids, arguments, results as text, media, notes."""
 
 import mimetypes
 import re
@@ -6,13 +6,41 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
+from adjourn.dialect import Names
 from adjourn.errors import ModelError
-from adjourn.model import note_of
+from adjourn.model import ModelReply, ToolDefinition, note_of
 from adjourn.parts import OURS, Media, Message, Metadata, Part, ToolRequest, ToolResponse, digest, encode
 
 _NINE = re.compile(r"[A-Za-z0-9]{9}")
 LONGEST_ID = 64
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+def names_of(tools: Sequence[ToolDefinition]) -> Names:
+    """The names of tools as the APIs take them, and back: letters, digits, _ and -, at most 64."""
+    return Names([t.name for t in tools], "OpenAI's API", _NAME, 64)
+
+
+outward = names_of(()).outward
+"""The name of a tool as the APIs take it, the same in every request."""
+
+
+def renamed(reply: ModelReply, names: Names) -> ModelReply:
+    """The reply with our names for the tools that it calls."""
+    content = [_renamed(p, names) for p in reply.message.content]
+    if all(a is b for a, b in zip(content, reply.message.content, strict=True)):
+        return reply
+    return replace(reply, message=replace(reply.message, content=content))
+
+
+def _renamed(part: Part, names: Names) -> Part:
+    request = part.tool_request
+    name = names.inward(request.name) if request is not None else ""
+    if request is None or name == request.name:
+        return part
+    return replace(part, tool_request=replace(request, name=name))
 
 
 def read_call(name: str, ref: str | None, arguments: Any, note: Mapping[str, Any], key: str, cut: bool) -> Part:

@@ -6,16 +6,16 @@ and in their place, because the server refuses a call or a text that has lost th
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
+from adjourn.dialect import Subject
 from adjourn.model import Emit, ModelReply, ModelRequest, ToolDefinition
-from adjourn.parts import Chunk, FinishReason, Message, Part, ToolResponse, Usage, convert
+from adjourn.parts import FinishReason, Message, Part, ToolResponse, Usage, convert
 from adjourn.plugins.openai import errors
 from adjourn.plugins.openai.assembly import ResponseAssembly
-from adjourn.plugins.openai.connection import Connection
+from adjourn.plugins.openai.connection import Asked, Connection
 from adjourn.plugins.openai.content import (
     CallIds,
     arguments_of,
@@ -26,14 +26,17 @@ from adjourn.plugins.openai.content import (
     listed,
     mapping,
     media_of,
+    names_of,
+    outward,
     own,
     read_call,
+    renamed,
     result_text,
     system_text,
     text_of,
     unwrapped,
 )
-from adjourn.plugins.openai.schemas import WRAPPED, as_object, choose_strict, parameters
+from adjourn.plugins.openai.schemas import WRAPPED, as_object, choose_strict, one_object, parameters
 
 Json = dict[str, Any]
 
@@ -84,26 +87,19 @@ class ResponsesModel:
         self._model = model
         self._connection = connection
 
+    def check(self, request: ModelRequest) -> None:
+        """Raises SignatureError for tools or an output that the API cannot express, InvalidRequest for a wrong config."""
+        build(request, self._model, self._key)
+
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
         body, wrapped = build(request, self._model, self._key)
-        if request.streaming:
-            reply = await self._streamed(body, emit)
-        else:
-            reply = await self._connection.post("/responses", body)
-        return read(reply, self._key, wrapped)
+        names = names_of(request.tools)
 
-    async def _streamed(self, body: Json, emit: Emit) -> Json:
-        assembly = ResponseAssembly()
-        async with aclosing(self._connection.events("/responses", {"stream": True, **body})) as events:
-            async for event in events:
-                for part in assembly.add(event):
-                    emit(Chunk(content=[part]))
-                if assembly.error is not None:
-                    raise errors.in_band(assembly.error, self._key)
-        reply = assembly.reply()
-        if reply is None:
-            raise errors.broken_off(self._key)
-        return reply
+        def understand(reply: Json) -> ModelReply:
+            return renamed(read(reply, self._key, wrapped), names)
+
+        assembly = ResponseAssembly() if request.streaming else None
+        return await self._connection.ask(Asked("/responses", body, assembly, understand, held=wrapped), emit)
 
 
 # -- the request -----------------------------------------------------------------------------------------------------
@@ -120,14 +116,15 @@ def build(request: ModelRequest, model: str, key: str) -> tuple[Json, bool]:
     include = [*([] if _PLAIN.match(model) else [ENCRYPTED]), *config.include]
     if include:
         body["include"] = include
-    tools = [*[_tool(t, config.strict) for t in request.tools], *config.hosted_tools]
+    names_of(request.tools)  # raises where two of them would be one
+    tools = [*[_tool(t, config.strict, key) for t in request.tools], *config.hosted_tools]
     if tools:
         body["tools"] = tools
     text: Json = {} if config.verbosity is None else {"verbosity": config.verbosity}
     wrapped = False
     if request.output_schema is not None:
         wanted, wrapped = as_object(request.output_schema)
-        wanted, strict = choose_strict(wanted, config.strict, fill=True, what="the output")
+        wanted, strict = choose_strict(wanted, config.strict, Subject("output=", key), fill=True)
         text["format"] = {"type": "json_schema", "name": "output", "schema": wanted, "strict": strict}
     if text:
         body["text"] = text
@@ -142,16 +139,17 @@ def build(request: ModelRequest, model: str, key: str) -> tuple[Json, bool]:
     choice = config.tool_choice
     if choice is not None:
         known = choice in ("auto", "none", "required")
-        body["tool_choice"] = choice if known else {"type": "function", "name": choice}
+        body["tool_choice"] = choice if known else {"type": "function", "name": outward(choice)}
     return {**body, **config.extra}, wrapped
 
 
-def _tool(tool: ToolDefinition, wish: bool | None) -> Json:
-    schema, strict = choose_strict(parameters(tool.input_schema), wish, fill=False, what=f"tool {tool.name!r}")
+def _tool(tool: ToolDefinition, wish: bool | None, key: str) -> Json:
+    subject = Subject(f"tool {tool.name!r}", key)
+    schema, strict = choose_strict(one_object(parameters(tool.input_schema), subject), wish, subject, fill=False)
     # Always said, since this API takes its absence for True, and then rewrites the schema.
     return {
         "type": "function",
-        "name": tool.name,
+        "name": outward(tool.name),
         "description": tool.description,
         "parameters": schema,
         "strict": strict,
@@ -241,7 +239,7 @@ def _item(part: Part, key: str, note: Mapping[str, Any], ids: CallIds) -> Json |
         fixed = {
             "type": "function_call",
             "call_id": ids.of_request(part.tool_request),
-            "name": part.tool_request.name,
+            "name": outward(part.tool_request.name),
             "arguments": arguments_of(part, key, valid=False),
         }
         return {**fixed, **named}

@@ -17,27 +17,51 @@ ON CONFLICT (id) DO UPDATE SET agent = $2, owner = $3, created = $4, updated = $
 INSERT INTO $schema.sessions (id, agent, owner, created, updated, lease_until, body, active)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
+-- What a page of sessions is filtered by: $4 to $7.
+
+-- part: session_filters
+($4::float8 IS NULL OR updated < $4::float8) AND ($5::text[] IS NULL OR agent = ANY($5::text[]))
+  AND ($6::text[] IS NULL OR owner = ANY($6::text[]) OR ($7::boolean AND owner IS NULL));
+
+-- part: by_created
+$schema.sessions WHERE (created, id) > ($1, $2) AND {session_filters};
+
 -- name: sessions_by_created
-SELECT id, agent, owner, created, updated, lease_until, body FROM $schema.sessions
-WHERE (created, id) > ($1, $2) AND ($4::float8 IS NULL OR updated < $4::float8)
+SELECT id, agent, owner, created, updated, lease_until, body FROM {by_created}
 ORDER BY created, id LIMIT $3;
+
+-- name: count_sessions_by_created
+SELECT count(*) FROM (SELECT 1 FROM {by_created} LIMIT $3) AS found;
+
+-- part: by_agent
+$schema.sessions WHERE agent = $8 AND (created, id) > ($1, $2) AND {session_filters};
 
 -- name: sessions_by_agent
-SELECT id, agent, owner, created, updated, lease_until, body FROM $schema.sessions
-WHERE agent = $5 AND (created, id) > ($1, $2) AND ($6::text IS NULL OR owner = $6::text)
-  AND ($4::float8 IS NULL OR updated < $4::float8)
+SELECT id, agent, owner, created, updated, lease_until, body FROM {by_agent}
 ORDER BY created, id LIMIT $3;
+
+-- name: count_sessions_by_agent
+SELECT count(*) FROM (SELECT 1 FROM {by_agent} LIMIT $3) AS found;
+
+-- part: by_owner
+$schema.sessions WHERE owner = $8 AND (created, id) > ($1, $2) AND {session_filters};
 
 -- name: sessions_by_owner
-SELECT id, agent, owner, created, updated, lease_until, body FROM $schema.sessions
-WHERE owner = $5 AND (created, id) > ($1, $2) AND ($4::float8 IS NULL OR updated < $4::float8)
+SELECT id, agent, owner, created, updated, lease_until, body FROM {by_owner}
 ORDER BY created, id LIMIT $3;
 
+-- name: count_sessions_by_owner
+SELECT count(*) FROM (SELECT 1 FROM {by_owner} LIMIT $3) AS found;
+
+-- part: due
+$schema.sessions WHERE active AND lease_until <= $8 AND (created, id) > ($1, $2) AND {session_filters};
+
 -- name: sessions_due
-SELECT id, agent, owner, created, updated, lease_until, body FROM $schema.sessions
-WHERE active AND lease_until <= $7 AND (created, id) > ($1, $2) AND ($5::text IS NULL OR agent = $5::text)
-  AND ($6::text IS NULL OR owner = $6::text) AND ($4::float8 IS NULL OR updated < $4::float8)
+SELECT id, agent, owner, created, updated, lease_until, body FROM {due}
 ORDER BY created, id LIMIT $3;
+
+-- name: count_sessions_due
+SELECT count(*) FROM (SELECT 1 FROM {due} LIMIT $3) AS found;
 
 -- name: drop_session
 DELETE FROM $schema.sessions WHERE id = $1;
@@ -52,7 +76,11 @@ ON CONFLICT (id) DO UPDATE SET
   parent_id = $3, turn_id = nullif($4::text, $1::text), created = $5, updated = $6, body = $7, folded = $8;
 
 -- name: snapshots
-SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, body FROM $schema.snapshots WHERE session_id = $1 ORDER BY n;
+SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, body FROM $schema.snapshots
+WHERE session_id = $1 AND n > coalesce((SELECT n FROM $schema.snapshots WHERE id = $2::text AND session_id = $1), 0) ORDER BY n;
+
+-- name: children
+SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, body FROM $schema.snapshots WHERE parent_id = $1 ORDER BY n;
 
 -- name: chain
 -- From the named one up to its root.
@@ -68,11 +96,13 @@ FROM up JOIN $schema.snapshots AS s ON s.id = up.at ORDER BY up.height;
 DELETE FROM $schema.snapshots WHERE session_id = $1;
 
 -- name: add_events
-INSERT INTO $schema.events (snapshot_id, batch, body) VALUES ($1, $2, $3)
-ON CONFLICT (snapshot_id, batch) DO UPDATE SET body = $3;
+INSERT INTO $schema.events (snapshot_id, batch, body, at, epoch) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (snapshot_id, batch) DO UPDATE SET body = $3, at = $4, epoch = $5;
 
--- name: events
-SELECT body FROM $schema.events WHERE snapshot_id = $1 ORDER BY batch;
+-- name: batches
+SELECT coalesce(e.at, s.updated), e.epoch, e.body
+FROM $schema.snapshots AS s JOIN $schema.events AS e ON e.snapshot_id = s.id
+WHERE s.id = $1 AND e.batch >= $2 ORDER BY e.batch;
 
 -- name: drop_events
 DELETE FROM $schema.events WHERE snapshot_id IN (SELECT id FROM $schema.snapshots WHERE session_id = $1);
@@ -86,44 +116,75 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (id) DO UPDATE SET
   status = $3, agent = $4, tool = $5, owner = $6, created = $7, expires_at = $8, body = $9;
 
+-- What a page of interrupts is filtered by: $5 to $9. The last one is looked for in the whole row, and finds too much.
+
+-- part: interrupt_filters
+($5::text[] IS NULL OR tool = ANY($5::text[])) AND ($6::text[] IS NULL OR agent = ANY($6::text[]))
+  AND ($7::text[] IS NULL OR owner = ANY($7::text[]) OR ($8::boolean AND owner IS NULL))
+  AND ($9::text IS NULL OR strpos(lower((id || ' ' || tool || ' ' || agent || ' ' || coalesce(owner, '') || ' '
+    || convert_from(body, 'UTF8')) COLLATE "C"), $9::text) > 0);
+
+-- part: of_status
+$schema.interrupts WHERE status = $4 AND (created, id) > ($1, $2) AND {interrupt_filters};
+
 -- name: interrupts_by_status
-SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM $schema.interrupts
-WHERE status = $4 AND (created, id) > ($1, $2)
+SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM {of_status}
 ORDER BY created, id LIMIT $3;
+
+-- name: count_interrupts_by_status
+SELECT count(*) FROM (SELECT 1 FROM {of_status} LIMIT $3) AS found;
+
+-- part: of_tool
+$schema.interrupts WHERE tool = $10 AND status = $4 AND (created, id) > ($1, $2) AND {interrupt_filters};
 
 -- name: interrupts_by_tool
-SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM $schema.interrupts
-WHERE tool = $5 AND status = $4 AND (created, id) > ($1, $2)
-  AND ($6::text IS NULL OR agent = $6::text) AND ($7::text IS NULL OR owner = $7::text)
+SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM {of_tool}
 ORDER BY created, id LIMIT $3;
+
+-- name: count_interrupts_by_tool
+SELECT count(*) FROM (SELECT 1 FROM {of_tool} LIMIT $3) AS found;
+
+-- part: of_agent
+$schema.interrupts WHERE agent = $10 AND status = $4 AND (created, id) > ($1, $2) AND {interrupt_filters};
 
 -- name: interrupts_by_agent
-SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM $schema.interrupts
-WHERE agent = $6 AND status = $4 AND (created, id) > ($1, $2)
-  AND ($5::text IS NULL OR tool = $5::text) AND ($7::text IS NULL OR owner = $7::text)
+SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM {of_agent}
 ORDER BY created, id LIMIT $3;
+
+-- name: count_interrupts_by_agent
+SELECT count(*) FROM (SELECT 1 FROM {of_agent} LIMIT $3) AS found;
+
+-- part: of_owner
+$schema.interrupts WHERE owner = $10 AND status = $4 AND (created, id) > ($1, $2) AND {interrupt_filters};
 
 -- name: interrupts_by_owner
-SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM $schema.interrupts
-WHERE owner = $7 AND status = $4 AND (created, id) > ($1, $2)
-  AND ($5::text IS NULL OR tool = $5::text) AND ($6::text IS NULL OR agent = $6::text)
+SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM {of_owner}
 ORDER BY created, id LIMIT $3;
+
+-- name: count_interrupts_by_owner
+SELECT count(*) FROM (SELECT 1 FROM {of_owner} LIMIT $3) AS found;
+
+-- part: of_session
+$schema.interrupts WHERE session_id = $10 AND (created, id) > ($1, $2) AND ($4::text IS NULL OR status = $4::text)
+  AND ($11::float8 IS NULL OR (status = 'open' AND expires_at <= $11::float8)) AND {interrupt_filters};
 
 -- name: interrupts_by_session
-SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM $schema.interrupts
-WHERE session_id = $9 AND (created, id) > ($1, $2) AND ($4::text IS NULL OR status = $4::text)
-  AND ($5::text IS NULL OR tool = $5::text) AND ($6::text IS NULL OR agent = $6::text)
-  AND ($7::text IS NULL OR owner = $7::text)
-  AND ($8::float8 IS NULL OR (status = 'open' AND expires_at <= $8::float8))
+SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM {of_session}
 ORDER BY created, id LIMIT $3;
 
+-- name: count_interrupts_by_session
+SELECT count(*) FROM (SELECT 1 FROM {of_session} LIMIT $3) AS found;
+
+-- part: overdue
+$schema.interrupts WHERE status = 'open' AND expires_at IS NOT NULL AND expires_at <= $10
+  AND (created, id) > ($1, $2) AND ($4::text IS NULL OR $4::text = 'open') AND {interrupt_filters};
+
 -- name: interrupts_overdue
-SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM $schema.interrupts
-WHERE status = 'open' AND expires_at IS NOT NULL AND expires_at <= $8 AND (created, id) > ($1, $2)
-  AND ($4::text IS NULL OR $4::text = 'open')
-  AND ($5::text IS NULL OR tool = $5::text) AND ($6::text IS NULL OR agent = $6::text)
-  AND ($7::text IS NULL OR owner = $7::text)
+SELECT id, session_id, status, agent, tool, owner, created, expires_at, body FROM {overdue}
 ORDER BY created, id LIMIT $3;
+
+-- name: count_interrupts_overdue
+SELECT count(*) FROM (SELECT 1 FROM {overdue} LIMIT $3) AS found;
 
 -- name: drop_interrupts
 DELETE FROM $schema.interrupts WHERE session_id = $1;
@@ -146,6 +207,47 @@ SELECT id, interrupt_id, session_id, body FROM $schema.decisions WHERE NOT appli
 
 -- name: decisions
 SELECT id, interrupt_id, session_id, body FROM $schema.decisions ORDER BY n;
+
+-- name: add_change
+INSERT INTO $schema.changes (kind, interrupt_id, session_id, at, decision_id) VALUES ($1, $2, $3, $4, $5);
+
+-- name: changes
+-- A position above all numbers that this server ever gave is another server's: after it comes everything.
+SELECT xid::text || '.' || n::text, kind, interrupt_id, session_id, at, decision_id FROM $schema.changes
+WHERE (xid, n) > (
+    CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN $1::text::xid8 ELSE '0'::xid8 END, $2::bigint
+  ) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY xid, n LIMIT $3;
+
+-- name: position
+-- That of a row and not of the snapshot: a server that crashed gives the numbers of what it had not kept to others.
+SELECT xid::text || '.' || n::text FROM $schema.changes
+WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid DESC, n DESC LIMIT 1;
+
+-- name: drop_changes
+WITH gone AS (
+  DELETE FROM $schema.changes
+  WHERE (xid, n) IN (SELECT xid, n FROM $schema.changes ORDER BY xid, n LIMIT $2) AND at < $1
+    AND (xid, n) < (SELECT xid, n FROM $schema.changes ORDER BY xid DESC, n DESC LIMIT 1)
+  RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: mark
+SELECT value FROM $schema.marks WHERE name = $1;
+
+-- name: locked_mark
+SELECT value FROM $schema.marks WHERE name = $1 FOR UPDATE;
+
+-- name: put_mark
+INSERT INTO $schema.marks (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = $2;
+
+-- name: new_mark
+-- As new_session: if somebody else made it meanwhile, this fails, and the work runs again.
+INSERT INTO $schema.marks (name, value) VALUES ($1, $2);
+
+-- name: drop_mark
+DELETE FROM $schema.marks WHERE name = $1;
 
 -- What follows is about the store itself.
 
@@ -196,6 +298,10 @@ INSERT INTO $schema.format (version) VALUES (0);
 
 -- name: set_format
 UPDATE $schema.format SET version = $1;
+
+-- name: adopt_changes
+-- The feed of a database that was restored on another server has numbers that this one is yet to give.
+UPDATE $schema.changes SET xid = '1'::xid8 WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
 
 -- name: notify
 SELECT pg_notify($1, $2);

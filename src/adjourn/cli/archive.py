@@ -1,0 +1,178 @@
+"""`adjourn export`, `import` and `purge`: sessions as lines of JSON, and making an end of old ones."""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from adjourn.app import Adjourn
+from adjourn.cli.commands import Group, Shell, misused
+from adjourn.cli.failures import Left
+from adjourn.cli.finding import every, find_session
+from adjourn.cli.picks import confirm
+from adjourn.cli.screen import safe
+from adjourn.cli.words import many, short, span
+from adjourn.errors import SessionPaused
+from adjourn.lease import transact
+from adjourn.ledger import INNER
+from adjourn.records import InterruptQuery, SessionQuery, SessionRecord
+from adjourn.store import Store, Tx
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of sessions, or beginnings of them.", show_default=False)]
+
+
+def add_to(group: Group) -> None:
+    group.command("export", panel="Sessions")(export)
+    group.command("import", panel="Sessions")(import_)
+    group.command("purge", panel="Sessions")(purge)
+
+
+async def export(
+    shell: Shell,
+    ids: Ids = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write to this file instead of standard output.", show_default=False),
+    ] = None,
+) -> None:
+    """Write sessions, all of them where none is named, as one line of JSON each."""
+    ai = shell.place.open()
+    chosen = [(await find_session(ai, typed)).id for typed in ids or ()]
+    count = 0
+    with _writing(output) as file:
+        async for line in ai.sessions.export(chosen or None):
+            file.write(line + b"\n")
+            count += 1
+        file.flush()
+    if output is not None:
+        shell.screen.give({"exported": count, "file": str(output)})
+        shell.screen.say(f"Wrote {many(count, 'session')} to {safe(output)}.")
+
+
+def _writing(output: Path | None) -> Any:
+    if output is None:
+        return nullcontext(sys.stdout.buffer)
+    try:
+        return output.open("wb")
+    except OSError as e:
+        raise misused(f"{output} cannot be written: {e.strerror}") from None
+
+
+async def import_(
+    shell: Shell,
+    file: Annotated[str, typer.Argument(help="What `adjourn export` wrote; - for standard input.")] = "-",
+) -> None:
+    """Store exported sessions. A store that is not there is made."""
+    ai = shell.place.open(create=True)
+    stores = ai.stores()
+    if len(stores) != 1:
+        raise misused(f"the application has {many(len(stores), 'store')}; name the one to import into with --store")
+    with _reading(file) as lines:
+        count = await ai.sessions.import_(lines, stores[0])
+    shell.screen.give({"imported": count})
+    shell.screen.say(f"Stored {many(count, 'session')}.")
+
+
+def _reading(file: str) -> Any:
+    if file == "-":
+        lines: IO[bytes] = sys.stdin.buffer
+        return nullcontext(lines)
+    try:
+        return Path(file).open("rb")
+    except OSError as e:
+        raise misused(f"{file} cannot be read: {e.strerror}") from None
+
+
+async def purge(
+    shell: Shell,
+    ids: Ids = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(help="Delete sessions that nothing happened in for so long: 90d, 12h, 30m.", show_default=False),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also sessions that wait: their pauses are cancelled.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete sessions: those named, or those that have been at rest for long. The audit of decisions stays."""
+    if bool(ids) == bool(older_than):
+        raise misused("say which: ids of sessions, or --older-than")
+    ai = shell.place.open()
+    if ids:
+        chosen = [await find_session(ai, typed) for typed in dict.fromkeys(ids)]
+        await _check(ai, chosen, force)
+    else:
+        chosen = await _old(ai, seconds_of(older_than or ""))
+    gone = 0 if dry_run or not chosen else await _delete(shell, ai, chosen, force, yes)
+    named = [row.id for row in chosen]
+    shell.screen.give({"sessions": named, "deleted": gone, "dryRun": dry_run})
+    if dry_run:
+        for row in chosen:
+            shell.screen.say(f"{safe(row.id)}\t{safe(row.agent, 40)}\t{span(time.time() - row.updated)}")
+        shell.screen.note(f"{many(len(chosen), 'session')} would be deleted.")
+    else:
+        shell.screen.say(f"Deleted {many(gone, 'session')}.")
+
+
+def seconds_of(text: str) -> float:
+    """The seconds in "90d", "12h", "30m", "45s" or "2w". Raises Misuse."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
+    if found is None:
+        raise misused(f"--older-than {text}: give a number and a unit, such as 90d, 12h or 30m")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+async def _check(ai: Adjourn, rows: Sequence[SessionRecord], force: bool) -> None:
+    """All can be deleted, or none is."""
+    for row in rows:
+        waiting = (await ai.inbox.list(session_id=row.id, limit=100)).items
+        if waiting and not force:
+            names = ", ".join(f"{safe(r.tool, 60)} ({short(r.id)})" for r in waiting[:5])
+            raise SessionPaused(
+                f"session {row.id!r} waits for decisions on {names}; nothing was deleted. See --force", waiting
+            )
+
+
+async def _old(ai: Adjourn, seconds: float) -> list[SessionRecord]:
+    cutoff = time.time() - seconds
+    out: list[SessionRecord] = []
+
+    def page(after: tuple[float, str] | None) -> Callable[[Tx], list[SessionRecord]]:
+        return lambda tx: tx.sessions(SessionQuery(updated_before=cutoff, after=after, limit=1000))
+
+    for store in ai.stores():
+        rows = [
+            r for r in await every(store, page) if not (r.id.startswith(INNER) or r.pending or r.waiting or r.queue)
+        ]
+        out += [r for r in rows if not await _waits(store, r.id)]
+    return out
+
+
+async def _waits(store: Store, session_id: str) -> bool:
+    def work(tx: Tx) -> bool:
+        return bool(tx.interrupts(InterruptQuery(status="open", session_id=session_id, limit=1)))
+
+    return await transact(store, work, read=True)
+
+
+async def _delete(shell: Shell, ai: Adjourn, rows: Iterable[SessionRecord], force: bool, yes: bool) -> int:
+    rows = list(rows)
+    if not yes:
+        if not shell.screen.interactive:
+            raise misused(f"{many(len(rows), 'session')} would be deleted for good; say so with --yes")
+        if not await confirm(f"Delete {many(len(rows), 'session')} for good?"):
+            raise Left("Nothing was deleted.")
+    gone = 0
+    for row in rows:
+        await ai.sessions.delete(row.id, force=force)
+        gone += 1
+    return gone

@@ -1,0 +1,219 @@
+"""`adjourn inbox`, `show` and `sessions`: what waits, one of them in full, and the conversations they belong to."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from adjourn.app import Adjourn
+from adjourn.cli.commands import Group, Shell, misused
+from adjourn.cli.facts import decision_facts, interrupt_facts, session_facts
+from adjourn.cli.finding import find_interrupt, find_session, outer
+from adjourn.cli.live import watch_inbox
+from adjourn.cli.picking import pick_interrupt
+from adjourn.cli.screen import safe
+from adjourn.cli.shown import show_interrupt
+from adjourn.cli.words import ago, left, many, short
+from adjourn.display import summary
+from adjourn.records import InterruptRecord, SessionRecord
+
+STATUSES = ("open", "resolved", "expired", "cancelled", "all")
+
+
+@dataclass
+class Filters:
+    """Which interrupts."""
+
+    status: Annotated[str, typer.Option(help=f"One of: {', '.join(STATUSES)}.", metavar="STATUS")] = "open"
+    tool: Annotated[str | None, typer.Option(help="Only of this tool.", show_default=False)] = None
+    agent: Annotated[str | None, typer.Option(help="Only of this agent.", show_default=False)] = None
+    session: Annotated[str | None, typer.Option(help="Only of this session.", show_default=False)] = None
+    owner: Annotated[str | None, typer.Option(help="Only of this owner's sessions.", show_default=False)] = None
+    text: Annotated[
+        str | None, typer.Option(help="Only where this text is in the tool, input, payload, …", show_default=False)
+    ] = None
+
+    async def query(self, ai: Adjourn) -> dict[str, Any]:
+        """What `ai.inbox.list` takes. Raises Misuse for a status that is none."""
+        if self.status not in STATUSES:
+            raise misused(f"--status {self.status}: give one of {', '.join(STATUSES)}")
+        status: Any = None if self.status == "all" else self.status
+        session = (await find_session(ai, self.session)).id if self.session else None
+        return {
+            "status": status,
+            "tool": self.tool,
+            "agent": self.agent,
+            "session_id": session,
+            "assignee": self.owner,
+            "text": self.text,
+        }
+
+
+@dataclass
+class Paging:
+    """Which part of a long list."""
+
+    limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)] = 50
+    cursor: Annotated[
+        str | None, typer.Option(help="Where the page before ended (its nextCursor).", show_default=False)
+    ] = None
+
+
+Watch = Annotated[
+    bool,
+    typer.Option("--watch", "-w", help="Stay, and show what comes: a live list at a terminal, else one line a change."),
+]
+
+
+def add_to(group: Group) -> None:
+    group.command("inbox", panel="Deciding")(inbox)
+    group.command("show", panel="Deciding")(show)
+    group.command("sessions", panel="Sessions")(sessions)
+
+
+async def inbox(shell: Shell, filters: Filters, paging: Paging, watch: Watch = False) -> int:
+    """What waits for a decision, oldest first."""
+    ai = shell.place.open()
+    query = await filters.query(ai)
+    if watch:
+        return await watch_inbox(shell, ai, query)
+    page = await ai.inbox.list(**query, cursor=paging.cursor, limit=paging.limit)
+    shell.screen.give({"items": [interrupt_facts(row) for row in page.items], "nextCursor": page.next_cursor})
+    list_interrupts(shell, page.items, time.time(), status=filters.status)
+    if page.next_cursor is not None:
+        shell.screen.note(f"There are more: --cursor {page.next_cursor}")
+    return 0
+
+
+def list_interrupts(shell: Shell, rows: Sequence[InterruptRecord], now: float, *, status: str = "open") -> None:
+    """Interrupts as a table; as two lines each on a narrow terminal; as lines with tabs in a pipe."""
+    screen = shell.screen
+    if not rows:
+        screen.note("Nothing waits for a decision." if status == "open" else "There are none.")
+        return
+    if screen.narrow:
+        for row in rows:
+            screen.say(Text(summary(row.tool, row.input, screen.width - 1)))
+            screen.say(Text(f"  {short(row.id)} {ago(row.created, now)} {_state(row, now)}".rstrip(), "dim"))
+        return
+    whole = not screen.is_terminal
+    mixed = status == "all"
+    columns = ["ID", "WAITS", "AGENT", "EXPIRES", "OWNER", "WHAT"]
+    cells: list[list[str | Text]] = [
+        [
+            Text(row.id if whole else short(row.id), "cyan"),
+            row.status if mixed and row.status != "open" else ago(row.created, now).removesuffix(" ago"),
+            safe(row.agent, 20),
+            Text(left(row.expires_at, now), "yellow"),
+            safe(row.owner or "", 16),
+            summary(row.tool, row.input, 1000 if whole else 300),
+        ]
+        for row in rows
+    ]
+    # A column that says nothing takes no room from what does.
+    shown = [i for i in range(len(columns)) if whole or any(len(cell[i]) for cell in cells)]
+    screen.table([columns[i] for i in shown], [[cell[i] for i in shown] for cell in cells])
+
+
+def _state(row: InterruptRecord, now: float) -> str:
+    if row.status != "open":
+        return row.status
+    return f"expires {left(row.expires_at, now)}" if row.expires_at is not None else ""
+
+
+async def show(
+    shell: Shell,
+    id: Annotated[
+        str | None, typer.Argument(help="An id or the beginning of one; asked for where it is left out.")
+    ] = None,
+) -> None:
+    """One paused call in full: what was asked, why it waits, what can be decided, and what was."""
+    ai = shell.place.open()
+    row = await find_interrupt(ai, id) if id else await pick_interrupt(shell, ai, "Show which?")
+    history = await ai.inbox.history(row.id)
+    facts = interrupt_facts(row)
+    shell.screen.give({**facts, "decisions": [decision_facts(d) for d in history]})
+    show_interrupt(shell.screen, row, history, time.time(), tool=_tool(ai, row))
+
+
+def _tool(ai: Adjourn, row: InterruptRecord) -> Any:
+    agent = ai.agents.get(row.agent)
+    return agent.find_tool(row.tool) if agent is not None and not row.path else None
+
+
+@dataclass
+class SessionFilters:
+    """Which sessions."""
+
+    agent: Annotated[str | None, typer.Option(help="Only of this agent.", show_default=False)] = None
+    owner: Annotated[str | None, typer.Option(help="Only of this owner.", show_default=False)] = None
+    limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)] = 50
+    cursor: Annotated[
+        str | None, typer.Option(help="Where the page before ended (its nextCursor).", show_default=False)
+    ] = None
+
+
+async def sessions(shell: Shell, filters: SessionFilters) -> None:
+    """The stored conversations, oldest first."""
+    ai = shell.place.open()
+    after = await find_session(ai, filters.cursor) if filters.cursor else None
+    rows = await _page(ai, filters, after)
+    more = len(rows) > filters.limit
+    rows = rows[: filters.limit]
+    waiting = [len((await ai.inbox.list(session_id=row.id, limit=1000)).items) for row in rows]
+    items = [session_facts(row, count) for row, count in zip(rows, waiting, strict=True)]
+    shell.screen.give({"items": items, "nextCursor": rows[-1].id if more else None})
+    _list_sessions(shell, list(zip(rows, waiting, strict=True)))
+    if more:
+        shell.screen.note(f"There are more: --cursor {rows[-1].id}")
+
+
+async def _page(ai: Adjourn, filters: SessionFilters, after: SessionRecord | None) -> list[SessionRecord]:
+    """One more than asked for, where there are as many."""
+    found: list[SessionRecord] = []
+    while len(found) <= filters.limit:
+        rows = await ai.sessions.list(agent=filters.agent, owner=filters.owner, after=after, limit=1000)
+        found += outer(rows)
+        if len(rows) < 1000:
+            break
+        after = rows[-1]
+    return found[: filters.limit + 1]
+
+
+def _list_sessions(shell: Shell, rows: list[tuple[SessionRecord, int]]) -> None:
+    screen, now = shell.screen, time.time()
+    if not rows:
+        screen.note("There are no sessions.")
+        return
+    if screen.narrow:
+        for row, waiting in rows:
+            screen.say(Text(safe(short(row.id), 40), "cyan"), f" {safe(row.agent, 30)}")
+            screen.say(Text(f"  {ago(row.updated, now)} {state_of(row, waiting, now)}", "dim"))
+        return
+    whole = not screen.is_terminal
+    cells: list[list[str | Text]] = [
+        [
+            Text(safe(row.id if whole else short(row.id), 200), "cyan"),
+            safe(row.agent, 24),
+            safe(row.owner or "", 16),
+            ago(row.created, now),
+            ago(row.updated, now),
+            state_of(row, waiting, now),
+        ]
+        for row, waiting in rows
+    ]
+    screen.table(["ID", "AGENT", "OWNER", "BEGAN", "LAST", "STATE"], cells)
+
+
+def state_of(row: SessionRecord, waiting: int, now: float) -> str:
+    """What a session is doing, in words."""
+    if row.pending:
+        return "running" if row.lease_until > now else "left by its process"
+    if row.waiting:
+        return f"{many(row.waiting, 'decision')} to be taken up"
+    if waiting:
+        return f"waits for {many(waiting, 'decision')}"
+    return "at rest" + (f", {many(len(row.queue), 'message')} queued" if row.queue else "")

@@ -1,0 +1,79 @@
+"""The command line as a whole: its commands, and the way out for what is wrong with the line itself."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+
+from adjourn.cli import archive, chat, deciding, demo, doctor, journal, listing, serving, working
+from adjourn.cli.commands import Group, Shell, guarded
+from adjourn.cli.failures import Misuse
+from adjourn.cli.place import Place
+from adjourn.cli.screen import Screen
+
+app = typer.Typer(
+    name="adjourn",
+    help="Agents whose tool calls pause: talk with them, decide what waits, serve and look after them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"adjourn {version('adjourn')}\n")
+        raise typer.Exit
+
+
+@app.callback(epilog="Exit codes, and the fields of --json, are in the documentation (docs/cli.md).")
+def _options(
+    shown: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Agents whose tool calls pause: talk with them, decide what waits, serve and look after them."""
+
+
+_group = Group(app)
+for _module in (demo, chat, serving, working, listing, deciding, journal, archive, doctor):
+    _module.add_to(_group)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line; returns the exit code. Nothing is raised for what a user did wrong."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    before = given[: given.index("--")] if "--" in given else given
+    if "--no-color" in before:
+        os.environ["NO_COLOR"] = "1"
+    shell = Shell(Screen(json="--json" in before), Place(), "--debug" in before)
+    return guarded(shell, lambda: _run(given))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    command: Any = typer.main.get_command(app)
+    try:
+        code = command.main(args=list(arguments), prog_name="adjourn", standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except Exception as e:
+        if not _is_usage(e):
+            raise
+        raise Misuse(_usage_text(e)) from None
+    return code if isinstance(code, int) else 0
+
+
+def _is_usage(error: Exception) -> bool:
+    # Typer brings its own copy of click or uses the one that is installed, by version: the name is what they share.
+    return any(kind.__name__ == "ClickException" for kind in type(error).__mro__)
+
+
+def _usage_text(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    text = str(error.format_message())
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return text
+    return f"{text} (see {context.command_path} --help)" if context is not None else text

@@ -1,0 +1,157 @@
+"""Where a command writes: prose and tables for a person, JSON for a program, never both on one stream.
+
+What a model or a tool wrote gets here as plain text, and goes out through `adjourn.display` and rich's `Text`: no escape
+sequence in it takes effect, and no square bracket is read as markup.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
+
+import msgspec
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from adjourn.display import one_line, visible
+
+_PIPE_WIDTH = 240
+"""Columns where nobody looks: a pipe or a file gets whole lines."""
+
+
+class Screen:
+    """One command's standard streams. `json` keeps prose off standard output; `interactive` says whether to ask."""
+
+    def __init__(self, *, json: bool = False, color: bool = True) -> None:
+        self.json = json
+        self.is_terminal = _is_terminal(sys.stdout)
+        self.interactive = self.is_terminal and _is_terminal(sys.stdin) and not json
+        self.color = color and "NO_COLOR" not in os.environ
+        self.console = _console(sys.stdout, self.color)
+        self.errors = _console(sys.stderr, self.color)
+
+    @property
+    def width(self) -> int:
+        return self.console.width
+
+    @property
+    def narrow(self) -> bool:
+        """Whether a table has to become a list."""
+        return self.is_terminal and self.width < 60
+
+    # -- for a person
+
+    def say(self, *pieces: "str | Text", style: str = "", end: str = "\n") -> None:
+        """Prose on standard output; nothing where JSON was asked for. Texts are shown as they are, nothing takes effect."""
+        if not self.json:
+            self.console.print(_joined(pieces, style), end=end, soft_wrap=not self.is_terminal)
+
+    def note(self, *pieces: "str | Text", style: str = "dim") -> None:
+        """Prose beside the output, on standard error."""
+        if not self.json:
+            self.errors.print(_joined(pieces, style), soft_wrap=not self.is_terminal)
+
+    def quote(self, text: str, *, limit: int = 20_000, style: str = "", mark: str = "│ ") -> None:
+        """What somebody else wrote: each line behind a mark, so that none can pose as ours."""
+        if self.json:
+            return
+        shown = visible(text, limit=limit).split("\n")
+        if not self.is_terminal:
+            for line in shown:
+                self.console.print(Text(mark + line), soft_wrap=True)
+            return
+        room = max(self.width - cell_len(mark), 10)
+        for line in shown:
+            for piece in Text(line, style).wrap(self.console, room) if line else [Text("")]:
+                self.console.print(Text(mark, "dim") + piece, no_wrap=True, crop=False)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence["str | Text"]], *, flexible: int = -1) -> None:
+        """A table; the `flexible` column takes the room that is left. Nothing is cut where nobody looks."""
+        if self.json:
+            return
+        kept = [[Text(c) if isinstance(c, str) else c for c in row] for row in rows]
+        if not self.is_terminal:
+            for row in kept:
+                self.console.print(Text("\t").join([Text(_flat(c.plain)) for c in row]), soft_wrap=True)
+            return
+        table = Table(box=None, show_header=True, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+        flexible = flexible % len(columns)
+        for place, name in enumerate(columns):
+            if place == flexible:
+                table.add_column(name, ratio=1, no_wrap=True, overflow="ellipsis")
+            else:
+                table.add_column(name, no_wrap=True, overflow="ellipsis")
+        for row in kept:
+            table.add_row(*row)
+        self.console.print(table)
+
+    def pairs(self, facts: Sequence[tuple[str, "str | Text"]]) -> None:
+        """Names and values, one a line, the values in one column."""
+        if self.json:
+            return
+        if not self.is_terminal:
+            for name, value in facts:
+                self.console.print(Text(f"{name}\t") + value, soft_wrap=True)
+            return
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in facts:
+            table.add_row(name, Text(value) if isinstance(value, str) else value)
+        self.console.print(table)
+
+    # -- for a program
+
+    def give(self, value: Any) -> None:
+        """One JSON value on one line of standard output; nothing where JSON was not asked for."""
+        if self.json:
+            sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+            sys.stdout.flush()
+
+
+def quiet_pipes() -> None:
+    """Whoever read our output has gone: nothing more is written, and Python's last flush does not complain."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
+    except (OSError, ValueError):
+        pass  # a stream that is no file has no pipe behind it
+
+
+def _console(stream: IO[str], color: bool) -> Console:
+    terminal = _is_terminal(stream)
+    return Console(
+        file=stream,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        no_color=not color or None,
+        width=None if terminal else _PIPE_WIDTH,
+        force_terminal=terminal,
+    )
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
+    except (AttributeError, ValueError):
+        return False
+
+
+def _joined(pieces: Sequence["str | Text"], style: str) -> Text:
+    out = Text(style=style)
+    for piece in pieces:
+        out.append_text(piece if isinstance(piece, Text) else Text(visible(piece)))
+    return out
+
+
+def _flat(text: str) -> str:
+    return text.replace("\t", " ").replace("\n", " ")
+
+
+def safe(text: Any, limit: int = 200) -> str:
+    """What somebody else wrote, on one line."""
+    return one_line(text if isinstance(text, str) else str(text), limit)

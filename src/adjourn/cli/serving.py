@@ -1,0 +1,173 @@
+"""`adjourn serve`: the HTTP API and the web inbox of an application, on uvicorn."""
+
+import os
+import secrets
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adjourn.cli.chat import AppArgument
+from adjourn.cli.commands import Group, Shell, misused
+from adjourn.cli.failures import Misuse
+from adjourn.cli.place import load_app
+from adjourn.cli.words import many
+from adjourn.errors import MissingExtra
+
+_APP = "ADJOURN_SERVED_APP"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass
+class Listening:
+    """Where to listen, and how."""
+
+    host: Annotated[str, typer.Option(help="The address to bind.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8000
+    uds: Annotated[Path | None, typer.Option(help="A Unix socket to bind instead.", show_default=False)] = None
+    workers: Annotated[int, typer.Option(help="How many processes.", min=1, max=256)] = 1
+    log_level: Annotated[str, typer.Option(help="critical, error, warning, info, debug or trace.")] = "warning"
+    access_log: Annotated[bool, typer.Option("--access-log", help="A line for each request.")] = False
+
+
+@dataclass
+class Access:
+    """Who may use it, and where people reach it. What is not given here comes from the environment."""
+
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="Access tokens, as hashes (TOML or JSON). [env var: ADJOURN_TOKEN_FILE]", show_default=False),
+    ] = None
+    public_url: Annotated[
+        str | None,
+        typer.Option(help="Where people reach it, for links. [env var: ADJOURN_PUBLIC_URL]", show_default=False),
+    ] = None
+    root_path: Annotated[
+        str | None,
+        typer.Option(help="The prefix it is mounted under. [env var: ADJOURN_ROOT_PATH]", show_default=False),
+    ] = None
+    trusted_proxies: Annotated[
+        str | None,
+        typer.Option(
+            help="Addresses whose X-Forwarded-* are believed, with commas. [env var: ADJOURN_TRUSTED_PROXIES]",
+            show_default=False,
+        ),
+    ] = None
+
+    def apply(self) -> None:
+        """Into the environment, which the server reads, here and in its worker processes."""
+        for name, value in vars(self).items():
+            if value is not None:
+                os.environ[f"ADJOURN_{name.upper()}"] = str(value)
+
+
+def add_to(group: Group) -> None:
+    group.command("serve", about="app", panel="Running")(serve)
+
+
+async def serve(shell: Shell, app: AppArgument, listening: Listening, access: Access) -> int:
+    """Serve the HTTP API and the web inbox. Without configured access a token is made, and a link that signs in is shown."""
+    try:
+        import uvicorn
+
+        from adjourn.server import Auth, ServerSettings, create_app
+        from adjourn.server.app import announce
+    except ImportError as e:
+        raise MissingExtra(f"adjourn serve ({e})", "server") from e
+    access.apply()
+    if listening.workers > 1:
+        return _serve_many(shell, app, listening)
+    ai = shell.place.load(app)
+    auth, settings = Auth.from_environment(), ServerSettings.from_environment(os.environ)
+    config: Any = uvicorn.Config(create_app(ai, auth, settings=settings), **_options(listening))
+    bound = _bind(listening)
+    url = settings.public_url or _url(listening, bound)
+    announce(auth, settings, url)
+    _ready(shell, url, listening)
+    server = uvicorn.Server(config)
+    try:
+        await server.serve(sockets=[bound])
+    finally:
+        bound.close()
+    return 0 if server.started else 1
+
+
+def _ready(shell: Shell, url: str, listening: Listening) -> None:
+    shell.screen.give({"event": "serving", "url": url, "workers": listening.workers})
+    count = f" with {many(listening.workers, 'process', 'processes')}" if listening.workers > 1 else ""
+    shell.screen.say(f"Serving at {url}{count}. Ctrl-C or SIGTERM ends it.")
+    if listening.uds is None and listening.host not in LOOPBACK:
+        shell.screen.note("It can be reached from other machines, without encryption: put a proxy with TLS before it.")
+    sys.stdout.flush()
+
+
+def _options(listening: Listening) -> dict[str, Any]:
+    return {
+        "lifespan": "on",
+        "log_level": listening.log_level,
+        "access_log": listening.access_log,
+        "server_header": False,
+        "proxy_headers": False,  # the server reads them itself, from the proxies that it trusts
+        "timeout_graceful_shutdown": 15,
+    }
+
+
+def _bind(listening: Listening) -> socket.socket:
+    try:
+        if listening.uds is not None:
+            listening.uds.unlink(missing_ok=True)
+            bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            bound.bind(str(listening.uds))
+            return bound
+        family = socket.AF_INET6 if ":" in listening.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        if os.name != "nt":
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((listening.host, listening.port))
+    except (OSError, AttributeError) as e:
+        where = str(listening.uds) if listening.uds is not None else f"{listening.host} port {listening.port}"
+        raise Misuse(f"cannot listen on {where}: {e}", kind="address") from None
+    return bound
+
+
+def _url(listening: Listening, bound: socket.socket | None) -> str:
+    if listening.uds is not None:
+        return f"unix:{listening.uds}"
+    port = bound.getsockname()[1] if bound is not None else listening.port
+    host = listening.host if listening.host not in ("0.0.0.0", "::") else "127.0.0.1"  # noqa: S104 - compared, not bound
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+# -- several processes -----------------------------------------------------------------------------------------------
+
+
+def _serve_many(shell: Shell, app: str, listening: Listening) -> int:
+    import uvicorn
+
+    if listening.port == 0:
+        raise misused("--workers needs a --port of its own")
+    load_app(app)  # whatever is wrong with it is told once, here
+    os.environ[_APP] = app
+    os.environ.setdefault("ADJOURN_SECRET", secrets.token_urlsafe(32))  # or each would sign cookies with its own
+    if not any(os.environ.get(n) for n in ("ADJOURN_TOKEN", "ADJOURN_TOKENS", "ADJOURN_TOKEN_FILE")):
+        token = os.environ["ADJOURN_TOKEN"] = f"adj_{secrets.token_urlsafe(24)}"
+        sys.stderr.write(f"\nNo access was configured, so a token was made for this run:\n\n    {token}\n\n")
+        sys.stderr.flush()
+    _ready(shell, os.environ.get("ADJOURN_PUBLIC_URL") or _url(listening, None), listening)
+    where: dict[str, Any] = (
+        {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": listening.port}
+    )
+    uvicorn.run(
+        "adjourn.cli.serving:application", factory=True, workers=listening.workers, **where, **_options(listening)
+    )
+    return 0
+
+
+def application() -> Any:
+    """The server, in a process of its own, as its parent's environment says."""
+    from adjourn.server import create_app
+
+    return create_app(load_app(os.environ[_APP]))

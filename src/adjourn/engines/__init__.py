@@ -1,0 +1,1 @@
+"""Engines, which make turns survive machines: one that runs them on Temporal."""

@@ -1,0 +1,136 @@
+"""A worker process: takes steps of turns from Temporal until it is told to stop, and then finishes what it has begun."""
+
+import asyncio
+import logging
+import signal
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import Worker, WorkerDeploymentConfig
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from adjourn.app import Adjourn
+from adjourn.engine import Engine
+from adjourn.engines.steps import Steps
+from adjourn.engines.temporal_activities import Activities
+from adjourn.engines.temporal_workflow import Timing, TurnWorkflow
+from adjourn.errors import DefinitionError, StoreError
+
+_log = logging.getLogger("adjourn.engine")
+
+
+class TemporalEngine(Engine, Protocol):
+    """The engine, as far as its workers need it."""
+
+    queue: str
+    timing: Timing
+
+    async def client(self) -> Client: ...
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """`grace`: seconds that running steps have to finish when the worker is told to stop; `sweep`: seconds between looks
+    for what was not delivered; `activities` at once; `cached` turns whose workflows stay in memory.
+
+    With `deployment` and `build_id` the worker takes part in Temporal's worker versioning.
+    """
+
+    grace: float = 30.0
+    sweep: float = 5.0
+    activities: int = 100
+    cached: int = 500
+    deployment: str | None = None
+    build_id: str | None = None
+
+
+def sandbox() -> SandboxedWorkflowRunner:
+    """Temporal's sandbox, with the modules that the turn machine consists of passed through: they are pure."""
+    return SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules("adjourn", "msgspec")
+    )
+
+
+async def run_worker(
+    ai: Adjourn, engine: TemporalEngine | None = None, *, options: WorkerOptions | None = None
+) -> None:
+    """Runs turns of this application until SIGTERM or SIGINT comes, or the task is cancelled.
+
+    Then it takes no more steps, and gives running ones `grace` seconds; what has not ended by then is cancelled, and comes
+    back as a pause where it may have had an effect.
+    """
+    options = options or WorkerOptions()
+    if engine is None:
+        given: object = ai.engine
+        if not hasattr(given, "client"):
+            raise DefinitionError(
+                "run_worker needs an engine: pass Temporal(...), or define Adjourn(engine=Temporal(...))"
+            )
+        engine = given  # pyright: ignore[reportAssignmentType]
+    assert engine is not None
+    ai.engine = engine
+    steps = Steps(ai, engine.holder)
+    worker = _worker(await engine.client(), engine, steps, options)
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    undo = [s for s in (signal.SIGTERM, signal.SIGINT) if _on_signal(loop, s, told)]
+    sweeping = asyncio.create_task(_sweep(ai, engine, steps, options.sweep))
+    try:
+        async with worker:
+            await told.wait()
+    finally:
+        sweeping.cancel()
+        for number in undo:
+            loop.remove_signal_handler(number)
+
+
+def _on_signal(loop: asyncio.AbstractEventLoop, number: signal.Signals, told: asyncio.Event) -> bool:
+    try:
+        loop.add_signal_handler(number, told.set)
+    except (NotImplementedError, RuntimeError, ValueError):
+        return False  # not the main thread, or a system without them: the caller cancels the task
+    return True
+
+
+def _worker(client: Client, engine: TemporalEngine, steps: Steps, options: WorkerOptions) -> Worker:
+    deployment = None
+    if options.deployment is not None and options.build_id is not None:
+        version = WorkerDeploymentVersion(options.deployment, options.build_id)
+        # A turn may be paused for weeks, and must not hold its version alive: it goes on with the current one, whose
+        # workflow replays what older ones did.
+        deployment = WorkerDeploymentConfig(
+            version=version,
+            use_worker_versioning=True,
+            default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
+        )
+    beat = timedelta(seconds=max(engine.timing.heartbeat / 6, 0.2))
+    return Worker(
+        client,
+        task_queue=engine.queue,
+        workflows=[TurnWorkflow],
+        activities=Activities(steps, engine.timing).all,
+        workflow_runner=sandbox(),
+        max_concurrent_activities=options.activities,
+        max_cached_workflows=options.cached,
+        graceful_shutdown_timeout=timedelta(seconds=options.grace),
+        # A cancellation comes back with a heartbeat, so they are not held back for long.
+        max_heartbeat_throttle_interval=min(beat, timedelta(seconds=5)),
+        default_heartbeat_throttle_interval=min(beat, timedelta(seconds=5)),
+        deployment_config=deployment,
+    )
+
+
+async def _sweep(ai: Adjourn, engine: TemporalEngine, steps: Steps, every: float) -> None:
+    """Delivers what was not delivered: decisions of processes that reach no Temporal, and turns whose beginner died."""
+    while True:
+        for store in ai.stores():
+            try:
+                await steps.sweep(store, engine, ai.clock.now())
+            except StoreError as e:
+                _log.warning("the store did not answer; what waits there is looked for again: %s", e)
+            except Exception:  # noqa: BLE001 - a worker goes on with what it has
+                _log.exception("the sweep failed; it is done again")
+        await asyncio.sleep(every)

@@ -1,0 +1,90 @@
+"""What a store gives for a work that it was handed: the result, later.
+
+A `concurrent.futures.Future` is one, so a store may give those. Ours is lighter: it has no lock, so that a thousand
+sessions that each wait for a commit do not spend their time on making locks.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_log = logging.getLogger("adjourn.stores")
+
+
+class Promise(Protocol[T_co]):
+    """The result of a work, once there is one. Whoever waits for it cannot cancel it."""
+
+    def done(self) -> bool: ...
+
+    def result(self, timeout: float | None = None) -> T_co:
+        """Blocks until it is there; raises what the work raised, TimeoutError after `timeout` seconds."""
+        ...
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Blocks likewise, and gives what the work raised instead of raising it."""
+        ...
+
+    def add_done_callback(self, fn: Callable[[Any], object], /) -> None:
+        """Calls `fn` with this promise once it is done, in whichever thread that happens; at once where it is."""
+        ...
+
+
+class Pending(Generic[T]):
+    """A promise that is kept with `keep` or broken with `fail`, once, by one thread."""
+
+    __slots__ = ("_callbacks", "_done", "_error", "_value")
+
+    def __init__(self) -> None:
+        self._done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Any], object]] = []
+
+    def keep(self, value: T) -> None:
+        self._value = value
+        self._done = True
+        self._call_back()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._done = True
+        self._call_back()
+
+    def done(self) -> bool:
+        return self._done
+
+    def result(self, timeout: float | None = None) -> T:
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._value
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self._done:
+            done = threading.Event()
+            self.add_done_callback(lambda _: done.set())
+            if not done.wait(timeout):
+                raise TimeoutError(f"no result after {timeout} s")
+        return self._error
+
+    def add_done_callback(self, fn: Callable[[Any], object], /) -> None:
+        # Put first, looked at second; and whoever is done looks second too. So one of both finds it, and popping is what
+        # keeps the other from calling it as well.
+        self._callbacks.append(fn)
+        if self._done:
+            self._call_back()
+
+    def _call_back(self) -> None:
+        while True:
+            try:
+                fn = self._callbacks.pop(0)
+            except IndexError:
+                return
+            try:
+                fn(self)
+            except Exception:  # noqa: BLE001 - a waiter's trouble is not the store's
+                _log.exception("a callback of a store's promise failed")

@@ -1,0 +1,302 @@
+"""The part of the desk that is about sessions and agents. See `desk.py`."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from adjourn.agent import Agent, SnapshotView
+from adjourn.app import Adjourn
+from adjourn.errors import InvalidRequest, NothingPaused, SessionConflict, SessionError, SessionNotFound, TurnError
+from adjourn.events import Limits
+from adjourn.handle import AgentInit, AgentOutput, AgentTurn, SessionState
+from adjourn.lease import transact
+from adjourn.ledger import INNER
+from adjourn.loading import load
+from adjourn.server.principal import Principal
+from adjourn.server.problems import AgentUnknown
+from adjourn.session import AgentSession
+from adjourn.store import SessionQuery, SessionRecord, Store
+
+
+class Say(msgspec.Struct, frozen=True):
+    """One message to an agent: to a new session, a stored one (or one of its snapshots), or one that the caller keeps."""
+
+    message: Any
+    session_id: str | None = None
+    snapshot_id: str | None = None
+    state: SessionState | None = None
+    owner: str | None = None
+    detach: bool = False
+
+
+class Run(NamedTuple):
+    """A turn that was begun, and the session it is of."""
+
+    session_id: str
+    turn: AgentTurn
+
+
+class Sessions(msgspec.Struct, frozen=True):
+    """Some sessions, oldest first; `next_cursor` gets what follows, and is None at the end."""
+
+    items: Sequence[SessionRecord]
+    next_cursor: str | None = None
+
+
+class SessionDesk:
+    """Sessions and agents, for whoever asks."""
+
+    def __init__(self, ai: Adjourn) -> None:
+        self.ai = ai
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    async def sessions(
+        self,
+        principal: Principal,
+        *,
+        agent: str | None = None,
+        owner: str | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Sessions:
+        """Sessions this principal sees, oldest first."""
+        if not 1 <= limit <= 1000:
+            raise InvalidRequest(f"limit={limit}: give 1 to 1000")
+        if principal.interrupts is not None:
+            return Sessions([])
+        found: list[SessionRecord] = []
+        after = _position(cursor)
+        agents, owners = names_of(principal.agents), owners_of(principal)
+        while len(found) <= limit:
+            query = SessionQuery(agent=agent, owner=owner, after=after, limit=limit + 1, agents=agents, owners=owners)
+            page: list[SessionRecord] = []
+            for store in self.ai.stores():
+                page += await transact(store, lambda tx, q=query: tx.sessions(q), read=True)
+            page = sorted(page, key=lambda s: (s.created, s.id))[: limit + 1]
+            found += [s for s in page if not s.id.startswith(INNER)]  # those are parts of others
+            if len(page) <= limit:
+                break
+            after = (page[-1].created, page[-1].id)
+        items = found[:limit]
+        return Sessions(items, _cursor(items[-1]) if len(found) > limit else None)
+
+    async def session(self, principal: Principal, session_id: str) -> SessionRecord:
+        """One session. Raises SessionNotFound, also for what this principal may not see."""
+        _, record = await self._session(principal, session_id)
+        return record
+
+    async def _session(self, principal: Principal, session_id: str) -> tuple[Store, SessionRecord]:
+        named = plain_id(session_id)
+        for store in self.ai.stores() if not named.startswith(INNER) else ():
+            record = await transact(store, lambda tx: tx.session(named), read=True)
+            if record is not None and principal.sees(record):
+                return store, record
+        raise SessionNotFound(f"there is no session {session_id!r}")
+
+    async def view(self, principal: Principal, session_id: str, snapshot_id: str | None = None) -> SnapshotView | None:
+        """A session as it stands, or as it stood at one of its snapshots; None where it has none yet."""
+        store, record = await self._session(principal, session_id)
+        if snapshot_id is None and record.head is None:
+            return None
+        await self._snapshot_of(store, record, snapshot_id)
+        work = partial(load, session_id=None if snapshot_id else record.id, snapshot_id=snapshot_id)
+        loaded = await transact(store, work, read=True)
+        if loaded is None or not loaded.chain:
+            return None
+        agent = self.ai.agents.get(record.agent)
+        return SnapshotView(loaded, agent.limits if agent is not None else Limits(), self.ai.clock.now())
+
+    async def _snapshot_of(self, store: Store, record: SessionRecord, snapshot_id: str | None) -> None:
+        if snapshot_id is not None:
+            snapshot = await transact(store, lambda tx: tx.snapshot(plain_id(snapshot_id)), read=True)
+            if snapshot is None or snapshot.session_id != record.id:
+                raise SessionNotFound(f"session {record.id!r} has no snapshot {snapshot_id!r}")
+
+    async def timeline(self, principal: Principal, session_id: str) -> Sequence[Any]:
+        """What happened in a session, in order: `timeline.Entry` values."""
+        record = await self.session(principal, session_id)
+        return await self.ai.sessions.timeline(record.id)
+
+    async def export(self, principal: Principal, session_ids: Sequence[str] | None = None) -> AsyncIterator[bytes]:
+        """Sessions as lines of JSON, without the line breaks: the named ones, or all that this principal sees."""
+        if session_ids is not None:
+            for session_id in session_ids:
+                await self.session(principal, session_id)
+        return self._exported(principal, session_ids)
+
+    async def _exported(self, principal: Principal, session_ids: Sequence[str] | None) -> AsyncIterator[bytes]:
+        if session_ids is not None:
+            async for line in self.ai.sessions.export(session_ids):
+                yield line
+            return
+        cursor: str | None = None
+        while True:
+            page = await self.sessions(principal, cursor=cursor, limit=100)
+            async for line in self.ai.sessions.export([s.id for s in page.items]) if page.items else _nothing():
+                yield line
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def delete(self, principal: Principal, session_id: str, *, force: bool = False) -> None:
+        """Deletes a session. Raises SessionPaused where it waits and there is no `force`. The audit stays."""
+        record = await self.session(principal, session_id)
+        principal.require("admin", "delete a session")
+        await self.ai.sessions.delete(record.id, force=force)
+
+    async def fork(self, principal: Principal, session_id: str, snapshot_id: str | None = None) -> AgentSession:
+        """A branch of a session from one of its snapshots: go on with it by its `snapshot_id`."""
+        store, record = await self._session(principal, session_id)
+        principal.require("decide", "fork a session")
+        await self._snapshot_of(store, record, snapshot_id)
+        agent = self.agent(principal, record.agent)
+        return await agent.connect(AgentInit(session_id=record.id)).fork(snapshot_id)
+
+    async def retry(self, principal: Principal, session_id: str, limits: Limits | None = None) -> Run:
+        """Goes on with a turn that failed or was aborted."""
+        _, record = await self._session(principal, session_id)
+        principal.require("decide", "retry a turn")
+        agent = self.agent(principal, record.agent)
+        view = await self.view(principal, record.id)
+        if view is None or view.status not in ("failed", "aborted", "expired"):
+            raise NothingPaused("the last turn of this session did not fail, so there is nothing to retry")
+        if view.error is not None and view.error.kind == "LimitReached" and limits is None:
+            raise SessionError("the turn reached a limit; retry it with new `limits`, or it would only reach it again")
+        turn = agent.connect(AgentInit(session_id=record.id)).retry(limits, context=context_of(principal))
+        return Run(record.id, turn)
+
+    async def abort(self, principal: Principal, session_id: str, reason: str = "") -> bool:
+        """Ends the running or paused turn of a session; whether there was one."""
+        _, record = await self._session(principal, session_id)
+        principal.require("decide", "abort a turn")
+        agent, why = self.agent(principal, record.agent), reason or f"aborted by {principal.name}"
+        if record.pending and record.head is not None:
+            return await agent.abort(record.head, why) == "pending"
+        view = await self.view(principal, record.id)
+        if view is None or view.finish_reason != "interrupted":
+            return False
+        await agent.connect(AgentInit(session_id=record.id)).abort(why)
+        return True
+
+    # -- agents ------------------------------------------------------------------------------------------------------
+
+    def agents(self, principal: Principal) -> Sequence[Agent]:
+        """The agents this principal may use, by name."""
+        known = self.ai.agents
+        return [known[n] for n in sorted(known) if principal.sees_agent(n) and principal.interrupts is None]
+
+    def agent(self, principal: Principal, name: str) -> Agent:
+        """One of them. Raises AgentUnknown."""
+        agent = self.ai.agents.get(name)
+        if agent is None or not principal.sees_agent(name) or principal.interrupts is not None:
+            raise AgentUnknown(f"there is no agent {name!r} here")
+        return agent
+
+    async def send(self, principal: Principal, agent_name: str, say: Say) -> Run:
+        """Says something to an agent; the turn runs whether or not anybody reads it.
+
+        A new session belongs to whoever began it (an admin may name another `owner`). Ids of sessions are given here, so a
+        session that is named has to be there.
+        """
+        agent = self.agent(principal, agent_name)
+        principal.require("decide", "talk to an agent")
+        session_id = say.session_id
+        if agent.store is None and (session_id or say.snapshot_id or say.detach):
+            raise SessionError(
+                f"agent {agent.name!r} keeps no sessions: send the `state` of the last reply instead of an id"
+            )
+        if agent.store is not None and say.state is not None:
+            raise SessionError(f"agent {agent.name!r} keeps its sessions itself: send the sessionId instead of a state")
+        if say.snapshot_id is not None:
+            session_id = await self.of_snapshot(principal, agent, say.snapshot_id, session_id)
+        elif session_id is not None:
+            await self.of_agent(principal, agent, session_id)
+        owner = None if session_id is not None or agent.store is None else principal.name
+        if say.owner is not None and say.owner != principal.name:
+            principal.require("admin", "begin a session for somebody else")
+            owner = say.owner if owner is not None else None
+        init = AgentInit(session_id, say.snapshot_id, say.state, owner)
+        session = agent.connect(init)
+        return Run(session.id, session.send(say.message, detach=say.detach, context=context_of(principal)))
+
+    async def of_agent(self, principal: Principal, agent: Agent, session_id: str) -> None:
+        record = await self.session(principal, session_id)
+        if record.agent != agent.name:
+            raise SessionNotFound(f"agent {agent.name!r} has no session {session_id!r}")
+
+    async def of_snapshot(self, principal: Principal, agent: Agent, snapshot_id: str, session_id: str | None) -> str:
+        assert agent.store is not None
+        snapshot = await transact(agent.store, lambda tx: tx.snapshot(plain_id(snapshot_id)), read=True)
+        if snapshot is None or session_id not in (None, snapshot.session_id):
+            raise SessionNotFound(f"there is no snapshot {snapshot_id!r}")
+        await self.of_agent(principal, agent, snapshot.session_id)
+        return snapshot.session_id
+
+
+async def outcome(turn: AgentTurn, seconds: float) -> AgentOutput | None:
+    """What a turn came to, failures included; None where it still runs after so many seconds.
+
+    Raises what refused it: then it did nothing.
+    """
+    try:
+        await asyncio.wait_for(turn.settled(), seconds)
+    except TimeoutError:
+        return None
+    try:
+        return await turn.wait()
+    except TurnError as e:
+        if isinstance(e.response, AgentOutput):
+            return e.response
+        raise
+    except asyncio.CancelledError:
+        if not turn.done or (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        raise SessionConflict("the turn was stopped here; whoever holds its session goes on with it") from None
+
+
+def context_of(principal: Principal) -> dict[str, str]:
+    return {"principal": principal.name, "role": principal.role}
+
+
+def names_of(scope: frozenset[str] | None) -> tuple[str, ...] | None:
+    return None if scope is None else tuple(sorted(scope))
+
+
+def owners_of(principal: Principal) -> tuple[str | None, ...] | None:
+    scope = principal.owner_scope
+    return None if scope is None else tuple(name or None for name in sorted(scope))
+
+
+def plain_id(given: str) -> str:
+    # What no store could hold is not there; asking one for it would be an error of its own.
+    return given if _encodes(given) else "?"
+
+
+def _encodes(text: str) -> bool:
+    try:
+        return "\0" not in text and bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _cursor(record: SessionRecord) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode([record.created, record.id])).decode()
+
+
+def _position(cursor: str | None) -> tuple[float, str] | None:
+    if cursor is None:
+        return None
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=tuple[float, str])
+    except (ValueError, msgspec.DecodeError):
+        raise InvalidRequest("the cursor is not one that a page gave; begin without one") from None
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""

@@ -1,0 +1,122 @@
+"""From a server's start to its end: takes up what waits for a driver, sweeps what is overdue, and hands over what runs."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from adjourn.app import Adjourn
+from adjourn.errors import StoreError
+from adjourn.handle import AgentTurn
+from adjourn.lease import transact
+from adjourn.server.desk import Desk
+from adjourn.server.settings import ServerSettings
+from adjourn.store import Tx
+
+_log = logging.getLogger("adjourn.server")
+
+Running = Callable[[], AbstractAsyncContextManager[Any]]
+"""Something that runs as long as the server does."""
+
+
+class Lifetime:
+    """Started by the ASGI lifespan, or, where an outer application forwards none, by the first request."""
+
+    def __init__(self, desk: Desk, settings: ServerSettings, announce: Callable[[], None]) -> None:
+        self._desk = desk
+        self._settings = settings
+        self._announce = announce
+        self._lock: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._stack = AsyncExitStack()
+        self.parts: list[Running] = []
+        """What else runs meanwhile, such as the delivery of webhooks."""
+
+    @property
+    def started(self) -> bool:
+        """Whether it runs, on this event loop."""
+        return self._loop is asyncio.get_running_loop()
+
+    async def start(self) -> None:
+        """Does nothing where it has been started already."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._lock is None or self._loop not in (None, loop):
+            self._lock = asyncio.Lock()
+        async with self._lock:
+            if self._loop is loop:
+                return
+            self._announce()
+            self._stack = AsyncExitStack()
+            for part in self.parts:
+                await self._stack.enter_async_context(part())
+            try:
+                await self._desk.ai.recover()
+            except StoreError:
+                # A store that is away for a moment must not keep the server from coming up: the sweep tries again.
+                _log.exception("what waits for a driver was not taken up: a store does not answer")
+            self._sweeper = loop.create_task(self._sweep())
+            self._loop = loop
+
+    async def stop(self) -> None:
+        """Lets turns rest for a while; those that still run are handed to whoever recovers them next."""
+        if self._loop is not asyncio.get_running_loop():
+            return
+        self._loop = None
+        sweeper, self._sweeper = self._sweeper, None
+        if sweeper is not None:
+            sweeper.cancel()
+            await asyncio.wait([sweeper])
+        await self._stack.aclose()
+        running = [t for t in self._desk.ai.running.values() if t.loop is asyncio.get_running_loop()]
+        if running:
+            await asyncio.wait(
+                [asyncio.ensure_future(t.settled()) for t in running], timeout=self._settings.drain_seconds
+            )
+        left = {i: t for i, t in self._desk.ai.running.items() if t.loop is asyncio.get_running_loop()}
+        if left:
+            await hand_over(self._desk.ai, left)
+
+    async def _sweep(self) -> None:
+        # recover() does both: it settles what is overdue, and takes up what a dead process or a decision elsewhere left.
+        while True:
+            await asyncio.sleep(self._settings.sweep_seconds)
+            try:
+                await self._desk.ai.recover()
+            except Exception:  # noqa: BLE001 - logged; the next sweep tries again
+                _log.exception("a sweep of the inbox failed; the next one tries again")
+
+
+async def hand_over(ai: Adjourn, running: dict[str, AgentTurn]) -> Sequence[str]:
+    """Gives up the leases of these turns, so that another process can go on with them at once; says which it were.
+
+    What they still do is refused by the store, so nothing is recorded twice, and none of them ends as aborted.
+    """
+    given: list[str] = []
+    for store in ai.stores():
+        for snapshot_id in running:
+            try:
+                if await transact(store, partial(_let_go, snapshot_id=snapshot_id)):
+                    given.append(snapshot_id)
+            except StoreError:
+                _log.exception("the lease of %s could not be given up; it ends by itself", snapshot_id)
+    for snapshot_id in given:
+        turn = running[snapshot_id]
+        turn.abort("the server stops; another process goes on with this turn")
+        await asyncio.wait([asyncio.ensure_future(turn.settled())], timeout=2.0)
+    return given
+
+
+def _let_go(tx: Tx, snapshot_id: str) -> bool:
+    snapshot = tx.snapshot(snapshot_id)
+    session = tx.session(snapshot.session_id) if snapshot is not None else None
+    if session is None or session.head != snapshot_id or not session.pending:
+        return False
+    tx.put_session(replace(session, epoch=session.epoch + 1, holder=None, lease_until=0.0))
+    return True

@@ -1,0 +1,312 @@
+"""A session as a person reads it: what was said, run, paused, decided and lost, in the order of time; and as it goes on."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from adjourn.display import one_line, summary
+from adjourn.errors import InvalidRequest, SessionNotFound
+from adjourn.events import (
+    CallRejected,
+    Declined,
+    Event,
+    Expired,
+    Forked,
+    Json,
+    ModelReplied,
+    OutputRejected,
+    Responded,
+    Restarted,
+    Retried,
+    ToolInterrupted,
+    ToolRaised,
+    ToolReturned,
+    ToolStarted,
+    TurnEnded,
+    UserSaid,
+)
+from adjourn.feed import Follower
+from adjourn.lease import transact
+from adjourn.parts import ToolRequest, wire
+from adjourn.records import Batch, Decision, InterruptQuery, InterruptRecord, SessionRecord, Snapshot
+from adjourn.store import Store, Tx
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One line of a timeline. `took` is running time in seconds, where that is known.
+
+    `kind` is "message", "model", "tool", "pause", "decision", "expired", "late_result", "fork", "crash", "retry" or "end".
+    `title` is safe to show; `facts` are as they were stored: ids, input and output, tokens, who and why.
+    """
+
+    at: float
+    kind: str
+    title: str
+    snapshot_id: str
+    facts: dict[str, Json]
+    took: float | None = None
+
+
+class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One commit of a session, as it is followed. `id` is its place: what follows it comes after that id."""
+
+    id: str
+    snapshot_id: str
+    at: float
+    epoch: int
+    events: Sequence[Event]
+
+
+class Told(msgspec.Struct, frozen=True):
+    """All that is stored of a session and belongs on its timeline."""
+
+    session: SessionRecord
+    snapshots: Sequence[Snapshot]
+    batches: Sequence[Sequence[Batch]]
+    interrupts: Sequence[InterruptRecord]
+    decisions: Sequence[Decision]
+
+
+def tell(tx: Tx, session_id: str) -> Told | None:
+    """Reads it; None where there is no such session."""
+    session = tx.session(session_id)
+    if session is None:
+        return None
+    snapshots = tx.snapshots(session_id)
+    return Told(
+        session,
+        snapshots,
+        [tx.batches(s.id) for s in snapshots],
+        tx.interrupts(InterruptQuery(session_id=session_id, limit=1_000_000)),
+        tx.decisions(session_id=session_id),
+    )
+
+
+def timeline(told: Told) -> Sequence[Entry]:
+    """The session's entries, oldest first."""
+    teller = _Teller(told)
+    for snapshot, batches in zip(told.snapshots, told.batches, strict=True):
+        teller.snapshot(snapshot, batches)
+    return teller.finish()
+
+
+class _Teller:
+    def __init__(self, told: Told) -> None:
+        self._entries: list[Entry] = []
+        self._calls: dict[str, ToolRequest] = {}
+        self._starts: dict[str, tuple[float, str]] = {}
+        self._interrupts = {row.id: row for row in told.interrupts}
+        self._decisions: dict[str, list[Decision]] = {}
+        for decision in told.decisions:
+            self._decisions.setdefault(decision.interrupt_id, []).append(decision)
+        self._at = told.session.created
+        self._snapshot_id = ""
+
+    def snapshot(self, snapshot: Snapshot, batches: Sequence[Batch]) -> None:
+        """One leg. A lease that another driver holds in the middle of it was taken over from one that was gone."""
+        self._snapshot_id, self._at = snapshot.id, snapshot.created
+        forked = next((e for b in batches for e in b.events if isinstance(e, Forked)), None)
+        if snapshot.branch:
+            ids = dict(forked.ids) if forked is not None else {}
+            self._add("fork", "A branch begins here", {"from": snapshot.parent_id, "interrupts": ids})
+        epoch = 0
+        for batch in batches:
+            self._at = batch.at
+            aborts = any(isinstance(e, TurnEnded) and e.reason == "aborted" for e in batch.events)
+            if epoch and batch.epoch and batch.epoch != epoch and not aborts:
+                self._add("crash", "The process that ran this was gone; another one took over", {"epoch": batch.epoch})
+            epoch = batch.epoch
+            for event in batch.events:
+                self._event(event)
+
+    def _event(self, event: Event) -> None:
+        if isinstance(event, UserSaid):
+            self._add("message", one_line(event.message.text) or "A message", {"message": wire(event.message)})
+        elif isinstance(event, ModelReplied):
+            self._replied(event)
+        elif isinstance(event, ToolStarted):
+            self._starts[event.call] = (self._at, self._snapshot_id)
+        elif isinstance(event, (ToolReturned, ToolRaised, CallRejected)):
+            self._ran(event)
+        elif isinstance(event, ToolInterrupted):
+            self._paused(event)
+        elif isinstance(event, (Responded, Restarted, Declined, Expired)):
+            self._decided(event)
+        elif isinstance(event, OutputRejected):
+            self._add("model", "The reply does not have the form that was asked for", {"message": event.message})
+        elif isinstance(event, Retried):
+            self._add("retry", "The turn goes on after it had ended", {"limits": wire(event.limits)})
+        elif isinstance(event, TurnEnded):
+            self._ended(event)
+
+    def _replied(self, event: ModelReplied) -> None:
+        requests = [p.tool_request for p in event.message.content if p.tool_request is not None]
+        self._calls.update(zip(event.calls, requests, strict=False))
+        calls = [
+            {"call": call, "tool": r.name, "input": r.input} for call, r in zip(event.calls, requests, strict=False)
+        ]
+        asked = ", ".join(r.name for r in requests)
+        facts = {
+            "message": wire(event.message),
+            "finishReason": event.finish_reason,
+            "usage": wire(event.usage),
+            "calls": calls,
+        }
+        title = one_line(event.message.text) or (one_line(f"Asks for {asked}") if asked else "An empty reply")
+        self._add("model", title, facts, event.took)
+
+    def _ran(self, event: ToolReturned | ToolRaised | CallRejected) -> None:
+        self._starts.pop(event.call, None)
+        facts = self._call(event.call)
+        if isinstance(event, ToolReturned):
+            self._add("tool", self._named(event.call, "ran"), facts | {"output": event.output}, event.took)
+        elif isinstance(event, ToolRaised):
+            self._add("tool", self._named(event.call, "failed"), facts | {"error": wire(event.error)}, event.took)
+        else:
+            why = {"message": event.message, "reason": event.kind}
+            self._add("tool", self._named(event.call, "was not run"), facts | {"error": why})
+
+    def _paused(self, event: ToolInterrupted) -> None:
+        pause = event.pause
+        self._starts.pop(event.call, None)
+        facts = self._call(event.call) | {
+            "interrupt": pause.id,
+            "payload": pause.payload,
+            "reason": pause.reason,
+            "expiresAt": pause.expires_at,
+        }
+        self._add("pause", self._named(event.call, "waits for a decision"), facts, event.took)
+
+    def _decided(self, event: Responded | Restarted | Declined | Expired) -> None:
+        """The row of the audit has when it was made, which may be long before the turn went on with it."""
+        verb = _VERBS[type(event)]
+        rows = self._decisions.get(event.interrupt, [])
+        row = next((d for d in rows if d.verb == verb), None)
+        if row is not None:
+            rows.remove(row)
+            self._row(row)
+            return
+        facts: dict[str, Json] = {"interrupt": event.interrupt, "verb": verb} | wire(event)
+        self._add("expired" if verb == "expire" else "decision", self._title(event.interrupt, verb), facts)
+
+    def _row(self, d: Decision) -> None:
+        kind = {"expire": "expired", "late_result": "late_result", "reopen": "pause"}.get(d.verb, "decision")
+        row = self._interrupts.get(d.interrupt_id)
+        facts: dict[str, Json] = {"interrupt": d.interrupt_id, "verb": d.verb, "by": d.by, "address": d.address}
+        facts |= {"decision": d.id, "tool": row.tool if row is not None else None}
+        facts |= {k: v for k in ("output", "metadata", "reason", "due") if (v := getattr(d, k)) not in (None, "")}
+        if d.verb in ("respond", "late_result"):
+            facts["output"] = d.output
+        if d.input is not UNSET:
+            facts |= {"input": d.input, "inputBefore": row.input if row is not None else None}
+        if not d.applied:
+            facts["waiting"] = True  # nobody has gone on with it yet
+        at, self._at = self._at, d.at
+        self._add(kind, self._title(d.interrupt_id, d.verb, d.by), facts)
+        self._at = at
+
+    def _ended(self, event: TurnEnded) -> None:
+        title = _ENDS.get(event.reason, "The turn is over")
+        facts: dict[str, Json] = {"reason": event.reason}
+        if event.error is not None:
+            facts["error"] = wire(event.error)
+            title = one_line(f"{title}: {event.error.message}")
+        if event.limit is not None:
+            facts["limit"] = event.limit
+        self._add("end", title, facts)
+
+    def finish(self) -> Sequence[Entry]:
+        for call, (at, snapshot_id) in self._starts.items():
+            self._at, self._snapshot_id = at, snapshot_id
+            self._add("tool", self._named(call, "was begun"), self._call(call) | {"unfinished": True})
+        for rows in self._decisions.values():
+            for row in rows:
+                interrupt = self._interrupts.get(row.interrupt_id)
+                self._snapshot_id = interrupt.snapshot_id if interrupt is not None else self._snapshot_id
+                self._row(row)
+        return sorted(self._entries, key=lambda e: e.at)  # it is stable: what one commit did stays in its order
+
+    def _add(self, kind: str, title: str, facts: dict[str, Json], took: float | None = None) -> None:
+        self._entries.append(Entry(self._at, kind, title, self._snapshot_id, facts, took))
+
+    def _call(self, call: str) -> dict[str, Json]:
+        request = self._calls.get(call)
+        return {"call": call} | ({"tool": request.name, "input": request.input} if request is not None else {})
+
+    def _named(self, call: str, what: str) -> str:
+        request = self._calls.get(call)
+        return f"{summary(request.name, request.input) if request is not None else 'A call'} {what}"
+
+    def _title(self, interrupt_id: str, verb: str, by: str | None = None) -> str:
+        row = self._interrupts.get(interrupt_id)
+        about = summary(row.tool, row.input) if row is not None else "A call"
+        return f"{about} {_DONE.get(verb, verb)}{' by ' + one_line(by, 80) if by else ''}"
+
+
+_VERBS = {Responded: "respond", Restarted: "restart", Declined: "decline", Expired: "expire"}
+_DONE = {
+    "respond": "was answered",
+    "restart": "was sent round again",
+    "decline": "was declined",
+    "expire": "expired: nobody decided in time",
+    "cancel": "was cancelled",
+    "reopen": "waits once more",
+    "late_result": "gave a result after it had been closed",
+}
+_ENDS = {
+    "failed": "The turn failed",
+    "aborted": "The turn was aborted",
+    "blocked": "The reply was blocked",
+    "length": "The reply was cut off for its length",
+}
+
+
+# -- following -------------------------------------------------------------------------------------------------------
+
+
+async def watch(follower: Follower, store: Store, session_id: str, after: str | None) -> AsyncIterator[Recorded]:
+    """The session's journal from the id after `after` on, and then what comes, until the session is deleted."""
+    snapshot_id, batch = _place(after)
+    seen: list[Any] = [snapshot_id, batch]
+    if await transact(store, lambda tx: tx.session(session_id), read=True) is None:
+        raise SessionNotFound(f"there is no session {session_id!r}")
+
+    async def read() -> Sequence[Recorded] | None:
+        found = await transact(store, partial(_behind, session_id=session_id, at=seen[0], batch=seen[1]), read=True)
+        if found:
+            seen[:] = _place(found[-1].id)
+        return found
+
+    async for recorded in follower.follow([store], read):
+        yield recorded
+
+
+def _place(id: str | None) -> tuple[str | None, int]:
+    """The snapshot, and the first batch of it that is still to come."""
+    if id is None:
+        return None, 0
+    snapshot_id, _, batch = id.rpartition(":")
+    if not snapshot_id or not batch.isdecimal() or not batch.isascii():
+        raise InvalidRequest(f"{id!r} is no place in a session's journal; begin without one")
+    return snapshot_id, int(batch) + 1
+
+
+def _behind(tx: Tx, session_id: str, at: str | None, batch: int) -> list[Recorded] | None:
+    if tx.session(session_id) is None:
+        return None
+    # One driver at a time, so a snapshot gets no more batches once a later one has begun.
+    here = tx.snapshot(at) if at is not None else None
+    out: list[Recorded] = []
+    if here is not None and here.session_id == session_id:
+        out += _recorded(tx, here.id, batch)
+    for snapshot in tx.snapshots(session_id, at):
+        out += _recorded(tx, snapshot.id, 0)
+    return out
+
+
+def _recorded(tx: Tx, snapshot_id: str, first: int) -> Iterator[Recorded]:
+    for number, b in enumerate(tx.batches(snapshot_id, first), first):
+        yield Recorded(f"{snapshot_id}:{number}", snapshot_id, b.at, b.epoch, b.events)
