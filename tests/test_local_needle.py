@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,28 +13,22 @@ from adjourn import (
     GenerateResponse,
     Interrupt,
     Message,
-    MissingExtra,
     ToolDefinition,
     ToolRunContext,
     respond_to_interrupt,
 )
-from adjourn.parts import decode, encode
+from adjourn.parts import decode
 from adjourn.plugins.local import Local, Needle
 from adjourn.plugins.local.dialect import Line, engine_tool
 from adjourn.plugins.local.engine import Setup, converse
+from local_kit import load_or_skip, real_model, restarted_elsewhere
 
-ROOT = Path(__file__).parent.parent
-
-# One process loads the model for all of these. They take seconds on an idle machine and minutes on a busy one.
-real = [pytest.mark.local_model, pytest.mark.xdist_group("needle"), pytest.mark.timeout(900)]
+CONFIG = None  # for the process that saw nothing
 
 
 @pytest.fixture(scope="session")
 def needle_is_here() -> None:
-    try:
-        asyncio.run(Needle().load())
-    except MissingExtra as e:
-        pytest.skip(f"NOT TESTED WITH THE REAL MODEL: {e}")
+    load_or_skip(Needle())
 
 
 class Shop:
@@ -62,7 +54,8 @@ class Shop:
 
 @pytest.mark.usefixtures("needle_is_here")
 class TestTheRealModel:
-    pytestmark = real
+    # They take seconds on an idle machine and minutes on a busy one.
+    pytestmark = real_model("needle", 900)
 
     async def test_it_calls_a_tool_and_the_closing_text_tells_the_result(self) -> None:
         shop = Shop()
@@ -97,20 +90,7 @@ class TestTheRealModel:
 
     async def test_a_pause_is_restarted_in_a_process_that_never_saw_the_conversation(self, tmp_path: Path) -> None:
         paused = await Shop().say("Order 120 units of RP-6.")
-        file = tmp_path / "messages.json"
-        file.write_bytes(encode(paused.messages))
-        command = [sys.executable, "-c", COLD, str(file)]
-        done = await asyncio.to_thread(
-            subprocess.run,
-            command,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=800,
-            cwd=ROOT / "tests",
-            stdin=subprocess.DEVNULL,
-        )
-        told = json.loads(done.stdout)
+        told = await restarted_elsewhere("test_local_needle", paused, tmp_path)
         assert told["orders"] == [["RP-6", 120]]
         assert told["finish_reason"] == "stop"
         assert "order_stock(code: RP-6, quantity: 120): saved" in told["text"]
@@ -165,22 +145,3 @@ SCHEMA = {
 
 def order() -> Any:
     return Shop().ai.tools["order_stock"]
-
-
-COLD = """
-import asyncio, json, sys
-from pathlib import Path
-from adjourn import Message, restart_tool
-from adjourn.parts import decode, wire
-from test_local_needle import Shop
-
-async def main():
-    messages = decode(Path(sys.argv[1]).read_bytes(), list[Message])
-    shop = Shop()
-    answer = restart_tool(interrupt=messages[-1].tool_requests[0])
-    response = await shop.ai.generate(messages=messages, resume_restart=answer, tools=["order_stock"])
-    told = {"orders": shop.orders, "text": response.text, "finish_reason": response.finish_reason}
-    print(json.dumps({**told, "before_last": wire(response.messages[:-1])}))
-
-asyncio.run(main())
-"""

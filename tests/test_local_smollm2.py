@@ -27,7 +27,6 @@ from adjourn import (
     SignatureError,
     ToolDefinition,
     ToolRequest,
-    ToolResponse,
     ToolRunContext,
     Usage,
     respond_to_interrupt,
@@ -37,32 +36,12 @@ from adjourn.parts import Chunk, decode, encode
 from adjourn.plugins.local import Local, Needle, SmolLM2, llama, smollm2
 from adjourn.plugins.local.llama import Told
 from adjourn.testing import check_model
-
-ROOT = Path(__file__).parent.parent
-
-# One process loads the model for all of these.
-real = [pytest.mark.local_model, pytest.mark.xdist_group("smollm2"), pytest.mark.timeout(600)]
+from local_kit import called, load_or_skip, real_model, restarted_elsewhere, returned, user
 
 
 @pytest.fixture(scope="session")
 def smollm2_is_here() -> None:
-    try:
-        asyncio.run(SmolLM2().load())
-    except MissingExtra as e:
-        pytest.skip(f"NOT TESTED WITH THE REAL MODEL: {e}")
-
-
-def user(text: str) -> Message:
-    return Message("user", [Part(text=text)])
-
-
-def called(name: str, arguments: Any) -> Message:
-    return Message("model", [Part(tool_request=ToolRequest(name, "1", arguments))])
-
-
-def returned(name: str, output: Any, **noted: Any) -> Message:
-    metadata = {"adjourn": noted} if noted else None
-    return Message("tool", [Part(tool_response=ToolResponse(name, "1", output), metadata=metadata)])
+    load_or_skip(SmolLM2())
 
 
 # -- ours, without the engine ------------------------------------------------------------------------------------------
@@ -247,12 +226,18 @@ async def test_needle_closes_with_a_sentence_that_says_who_wrote_it(monkeypatch:
 
     asked: list[tuple[str, str]] = []
 
-    async def write(prompt: str, results: str) -> tuple[str, Usage]:
+    async def write(prompt: str, results: str, listen: Callable[[str], None]) -> tuple[str, Usage]:
         asked.append((prompt, results))
+        for piece in ("It was", " saved."):
+            listen(piece)
         return "It was saved.", Usage(5, 3)
 
-    async def fail(prompt: str, results: str) -> tuple[str, Usage]:
+    async def fail(prompt: str, results: str, listen: Callable[[str], None]) -> tuple[str, Usage]:
         raise ModelError("too long")
+
+    async def break_off(prompt: str, results: str, listen: Callable[[str], None]) -> tuple[str, Usage]:
+        listen("It was")
+        raise ModelError("it broke off")
 
     monkeypatch.setattr("adjourn.plugins.local.needle.converse", converse)
     turn = [user("it"), called("act", {"on": "A"}), returned("act", {"saved": True})]
@@ -263,14 +248,41 @@ async def test_needle_closes_with_a_sentence_that_says_who_wrote_it(monkeypatch:
     ]
     assert asked == [("it", "act(on: A): saved")]
     assert (await sentence_of(fail, *turn)).content == [Part(text=ours)]
+    # What was shown cannot be taken back, so it stays.
+    assert (await sentence_of(break_off, *turn)).text == f"It was\n{ours}"
+    chunks: list[Chunk] = []
+    reply = await Needle(writer=write)(ModelRequest(turn, streaming=True), chunks.append)
+    assert [c.text for c in chunks] == ["It was", " saved.", "\n", ours]
+    assert "".join([c.text for c in chunks]) == reply.message.text
+    assert all(c.content[0].metadata == {"needle": {"written_by": "local/smollm2"}} for c in chunks[:3])
+    asked.pop()
     assert (await sentence_of(None, *turn)).content == [Part(text=ours)]
     assert (await sentence_of(write, *turn, user("Hello"))).text.startswith("The model called no tool.")
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize(
+    "written, finish, shown",
+    [
+        ("It was\n saved.", "stop", "It was saved."),
+        (" It was  saved. \n", "stop", "It was saved."),
+        ("It was ", "length", "It was …"),
+        ("", "length", ""),
+    ],
+)
+async def test_the_closing_sentence_is_one_line_told_as_it_is_written(
+    fake: FakeEngine, written: str, finish: str, shown: str
+) -> None:
+    fake.replies.append(Told(written, finish))
+    heard: list[str] = []
+    text, _ = await smollm2.sentence("it", "saved", heard.append)
+    assert text == "".join(heard) == shown
+    assert len(heard) > 4 or not shown
+
+
 # -- the real model ----------------------------------------------------------------------------------------------------
 
-MUST_CALL = {"tool_choice": "required", "max_tokens": 80}
+CONFIG = MUST_CALL = {"tool_choice": "required", "max_tokens": 80}
 
 
 class Shop:
@@ -315,7 +327,7 @@ class City(BaseModel):
 
 @pytest.mark.usefixtures("smollm2_is_here")
 class TestTheRealModel:
-    pytestmark = real
+    pytestmark = real_model("smollm2", 600)
 
     async def test_it_writes_prose_and_the_chunks_add_up(self) -> None:
         handle = Shop().ai.generate_stream("Say hello.", config={"max_tokens": 12})
@@ -376,21 +388,7 @@ class TestTheRealModel:
     async def test_a_pause_is_restarted_in_a_process_that_never_saw_the_conversation(self, tmp_path: Path) -> None:
         shop = Shop()
         paused = await shop.say("Order 4 mugs.")
-        file = tmp_path / "messages.json"
-        file.write_bytes(encode(paused.messages))
-        command = [sys.executable, "-c", COLD, str(file)]
-        done = await asyncio.to_thread(
-            subprocess.run,
-            command,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=500,
-            cwd=ROOT / "tests",
-            stdin=subprocess.DEVNULL,
-        )
-        assert done.stderr == ""
-        told = json.loads(done.stdout)
+        told = await restarted_elsewhere("test_local_smollm2", paused, tmp_path)
         shown = paused.interrupts[0].input
         assert told["orders"] == [[shown["code"], shown["quantity"]]]
         # The same request gets the same reply here as there.
@@ -444,23 +442,3 @@ class TestTheRealModel:
         assert by_us.text.startswith("order_stock(")
         assert response.usage.output_tokens > 0
         assert decode(encode(response.message), Message).text == response.text
-
-
-COLD = """
-import asyncio, json, sys
-from pathlib import Path
-from adjourn import Message, restart_tool
-from adjourn.parts import decode
-from test_local_smollm2 import MUST_CALL, Shop
-
-async def main():
-    messages = decode(Path(sys.argv[1]).read_bytes(), list[Message])
-    shop = Shop()
-    answer = restart_tool(interrupt=messages[-1].tool_requests[0])
-    response = await shop.ai.generate(
-        messages=messages, resume_restart=answer, tools=["order_stock"], config=MUST_CALL
-    )
-    print(json.dumps({"orders": shop.orders, "text": response.text, "finish_reason": response.finish_reason}))
-
-asyncio.run(main())
-"""

@@ -23,7 +23,6 @@ from adjourn import (
     SignatureError,
     ToolDefinition,
     ToolRequest,
-    ToolResponse,
     UnknownModel,
 )
 from adjourn.parts import Chunk
@@ -32,19 +31,7 @@ from adjourn.plugins.local import engine as engine_module
 from adjourn.plugins.local.dialect import Line, begins_turn, engine_tool, plain, read_extraction, read_messages
 from adjourn.plugins.local.engine import Setup, converse
 from adjourn.plugins.local.needle import closing_text
-
-
-def user(text: str) -> Message:
-    return Message("user", [Part(text=text)])
-
-
-def called(name: str, arguments: Any) -> Message:
-    return Message("model", [Part(tool_request=ToolRequest(name, "1", arguments))])
-
-
-def returned(name: str, output: Any, note: str = "") -> Message:
-    content = [Part(text=note)] if note else None
-    return Message("tool", [Part(tool_response=ToolResponse(name, "1", output, content))])
+from local_kit import called, returned, user
 
 
 def correction(text: str) -> Message:
@@ -330,6 +317,39 @@ async def test_a_withheld_call_is_told_and_made_only_on_request(fake: FakeEngine
     assert kept == {"needle": {"suppressed_calls": [{"name": "act", "arguments": {"on": "x"}}]}}
     taken = await ask(ModelRequest([user("it")], [ACT], {"accept_withheld": True}))
     assert taken.message.tool_requests
+
+
+@pytest.mark.parametrize(
+    "confidence, least, accept, withheld, called",
+    [
+        (0.7, 0.8, False, False, False),
+        (0.8, 0.8, False, False, True),
+        (None, 0.8, False, False, True),  # an engine without that says nothing
+        (0.7, 0.8, True, True, False),
+        (0.9, 0.8, True, True, True),
+        (0.9, 0.8, False, True, False),
+    ],
+)
+async def test_calls_of_too_little_confidence_are_withheld_and_told(
+    fake: FakeEngine, confidence: float | None, least: float, accept: bool, withheld: bool, called: bool
+) -> None:
+    made = [{"name": "act", "arguments": {"on": "x"}}]
+    fake.reply = always(
+        say(() if withheld else made, suppressed_calls=made if withheld else [], confidence=confidence)
+    )
+    config = {"min_confidence": least, "accept_withheld": accept}
+    reply = await ask(ModelRequest([user("it")], [ACT], config))
+    assert [r.name for p in reply.message.tool_requests if (r := p.tool_request)] == (["act"] if called else [])
+    if not called:
+        assert reply.message.text == "The model withheld what it was not sure of: act(on: x)."
+        assert reply.message.metadata is not None
+        assert reply.message.metadata["needle"]["suppressed_calls"] == made
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.5])
+async def test_a_confidence_that_cannot_be_is_refused(fake: FakeEngine, least: float) -> None:
+    with pytest.raises(InvalidRequest, match="min_confidence"):
+        await ask(ModelRequest([user("it")], [ACT], {"min_confidence": least}))
 
 
 async def test_a_reply_that_was_cut_off_ends_as_length(fake: FakeEngine) -> None:

@@ -17,6 +17,7 @@ OPTIONAL = (
     "psycopg",
     "temporalio",
     "opentelemetry",
+    "prometheus_client",
     "needle",
 )
 

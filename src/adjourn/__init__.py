@@ -103,6 +103,7 @@ from adjourn.session import (
     AgentSession,
 )
 from adjourn.store import (
+    Change,
     Decision,
     InMemoryLatestStateStore,
     InterruptRecord,
@@ -111,6 +112,10 @@ from adjourn.store import (
 )
 from adjourn.stream import (
     StreamChunk,
+)
+from adjourn.timeline import (
+    Entry,
+    Recorded,
 )
 from adjourn.tool import (
     AbortSignal,
@@ -139,12 +144,14 @@ __all__ = [
     "Answer",
     "Artifact",
     "Backoff",
+    "Change",
     "Chunk",
     "DataPart",
     "Decision",
     "DefinitionError",
     "DuplicateName",
     "EmptyResume",
+    "Entry",
     "ForeignInterrupt",
     "GenerateResponse",
     "Genkit",
@@ -177,6 +184,7 @@ __all__ = [
     "Part",
     "PausedCall",
     "ReasoningPart",
+    "Recorded",
     "Resume",
     "ResumeError",
     "SessionBusy",

@@ -1,6 +1,7 @@
 """Stored sessions as a whole: list, delete, purge, export and import."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,8 +14,9 @@ from adjourn.errors import InvalidRequest, SessionBusy, SessionConflict, Session
 from adjourn.events import Event
 from adjourn.feed import Follower
 from adjourn.lease import transact
-from adjourn.ledger import INNER, cancel, opened
+from adjourn.ledger import INNER
 from adjourn.records import Batch, Decision, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, Snapshot
+from adjourn.settling import cancel, opened
 from adjourn.store import Store, Tx
 from adjourn.timeline import Entry, Recorded, tell, timeline, watch
 
@@ -89,14 +91,15 @@ class Archive:
                 return timeline(told)
         raise _unknown(session_id)
 
-    async def watch(self, session_id: str, after: str | None = None) -> AsyncIterator[Recorded]:
+    async def watch(self, session_id: str, after: str | None = None) -> AsyncGenerator[Recorded, None]:
         """The session's journal behind the id `after`, and then what comes, from whichever process.
 
         It ends when the session is deleted. Raises SessionNotFound, and InvalidRequest for an `after` that is no id.
         """
         store = await self._holding(session_id)
-        async for recorded in watch(self._follower, store, session_id, after):
-            yield recorded
+        async with aclosing(watch(self._follower, store, session_id, after)) as journal:
+            async for recorded in journal:
+                yield recorded
 
     async def snapshots(self, session_id: str) -> Sequence[Snapshot]:
         """All resting points of a session, oldest first. Raises SessionNotFound."""

@@ -20,6 +20,9 @@ _SUSPECT = re.compile(
 )
 _MARKS = re.compile("([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{3})"
                     "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")  # fmt: skip
+# What is a picture, and so may be followed by the selector that asks for its coloured form.
+_PICTURE = re.compile("[\u00a9\u00ae\u203c\u2049\u2122\u2139\u2190-\u21ff\u2300-\u23ff\u2460-\u24ff\u25a0-\u27bf\u2934\u2935"
+                      "\u2b00-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]")  # fmt: skip
 _BLANKS = re.compile(r"\s+")
 
 
@@ -64,7 +67,21 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 60 else text[:60] + "…"
 
 
+def _is_seen(found: re.Match[str]) -> bool:
+    """Whether it is a selector or joiner inside an emoji, where it does what it is for: ❤️, 👩‍💻, 3️⃣."""
+    code, text, at = ord(found.group()), found.string, found.start()
+    before = text[at - 1 : at]
+    if code == 0xFE0F:
+        keycap = before in "0123456789#*" and text[at + 1 : at + 2] == "\u20e3"
+        return bool(before) and (keycap or _PICTURE.match(before) is not None)
+    if code != 0x200D:
+        return False
+    return bool(_PICTURE.match(before) or before == "\ufe0f") and _PICTURE.match(text, at + 1) is not None
+
+
 def _named(found: re.Match[str]) -> str:
+    if _is_seen(found):
+        return found.group()
     code = ord(found.group())
     if code in _CONTROL:
         return _CONTROL[code]
@@ -73,7 +90,7 @@ def _named(found: re.Match[str]) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found.group())
-    if code == 0x0A or code == 0x09:
+    if code == 0x0A or code == 0x09 or _is_seen(found):
         return found.group()
     if code > 0xFFFF:
         high, low = divmod(code - 0x10000, 0x400)

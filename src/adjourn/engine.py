@@ -75,7 +75,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 class Line(Protocol):
     """Where the live news of one leg arrive, as far as they do.
 
-    `rang` is set when there is reason to look at the store; `heard` once a chunk came.
+    `rang` is set when there is reason to look at the store; `heard` once a worker called.
     """
 
     address: str

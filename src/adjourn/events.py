@@ -150,9 +150,10 @@ class Declined(_Event, frozen=True, tag="declined"):
 
 
 class Expired(_Event, frozen=True, tag="expired"):
-    """Nobody decided in time; the pause's own `on_expiry` says what follows."""
+    """Nobody decided in time; the pause's own `on_expiry` says what follows. `by` is set where a session around said so."""
 
     interrupt: str
+    by: str | None = None
 
 
 class Forked(_Event, frozen=True, tag="forked"):

@@ -3,7 +3,8 @@
 import asyncio
 import heapq
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
 
@@ -84,7 +85,7 @@ class Follower:
 
     async def follow(
         self, stores: Sequence[Store], read: Callable[[], Awaitable[Sequence[T] | None]]
-    ) -> AsyncIterator[T]:
+    ) -> AsyncGenerator[T, None]:
         """What `read` gives, for ever; where it gives None, that is the end."""
         pulses = [self._pulse(store) for store in stores]
         patience = _SOON_SECONDS
@@ -163,7 +164,7 @@ class Feed:
     async def position(self) -> str:
         return _joined([await transact(s, lambda tx: tx.position(), read=True) for s in self._stores()])
 
-    async def watch(self, after: str | None) -> AsyncIterator[Change]:
+    async def watch(self, after: str | None) -> AsyncGenerator[Change, None]:
         async def read() -> Sequence[Change]:
             nonlocal after
             found = await self._read_once(after)
@@ -171,8 +172,9 @@ class Feed:
                 after = found[-1].position
             return found
 
-        async for change in self._follower.follow(self._stores(), read):
-            yield change
+        async with aclosing(self._follower.follow(self._stores(), read)) as changes:
+            async for change in changes:
+                yield change
 
     async def _read_once(self, after: str | None) -> Sequence[Change]:
         """Many who stand at the same place are woken at once; one of them reads for all."""

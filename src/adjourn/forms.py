@@ -32,6 +32,7 @@ __all__ = [
 Data: TypeAlias = Mapping[str, Sequence[str]]
 
 MAX_ROWS = 200
+_INSIDE = "@"  # marks, while reading, a union with an error inside; no path ends so
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -67,8 +68,10 @@ def _fill(field: Field, value: Json | UnsetType, path: str, out: dict[str, list[
         held = cast(Mapping[str, Any], value) if isinstance(value, Mapping) else _NOTHING
         for child in field.children:
             # What the value leaves out is not filled with its default: that would be an edit that nobody made.
-            missing = None if given and value is not None and child.optional else UNSET
-            _fill(child, held.get(child.name, missing), f"{path}.{child.name}", out)
+            if child.name in held or not (given and value is not None and child.optional):
+                _fill(child, held.get(child.name, UNSET), f"{path}.{child.name}", out)
+            elif child.kind in ("object", "list", "union"):
+                _fill(msgspec.structs.replace(child, default=UNSET), UNSET, f"{path}.{child.name}", out)
     elif field.kind == "list":
         rows = cast(Sequence[Any], value)[:MAX_ROWS] if isinstance(value, (list, tuple)) else ()
         out[path + "#"] = [str(len(rows))]
@@ -115,14 +118,23 @@ def read_form(field: Field, data: Data, initial: Json | UnsetType = UNSET) -> Re
     """
     errors: dict[str, str] = {}
     value = _read(field, data, "$", "$", initial, errors)
+    unsure = [path for path in errors if path.endswith(_INSIDE)]
+    for path in unsure:
+        del errors[path]
     if value is UNSET:
         if not errors:
             errors["$"] = "is required"
         return Reading(UNSET, errors)
     if field.schema is not UNSET:
         for path, message in check(field.schema, value).items():
-            errors.setdefault(path, message)
+            # Of a union that cannot be read whole, the schema only knows that no alternative fits.
+            if not any(_within(path, union.removesuffix(_INSIDE)) for union in unsure):
+                errors.setdefault(path, message)
     return Reading(value, errors)
+
+
+def _within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith((outer + ".", outer + "["))
 
 
 def check(schema: Json, value: Json) -> dict[str, str]:
@@ -145,7 +157,7 @@ def read_text(field: Field, text: str) -> Json | UnsetType:
 def read_json(text: str) -> Json:
     """The JSON value in a text. Raises ValueError with the place and the reason."""
     try:
-        value = json.loads(text, parse_constant=_no_number)
+        value = json.loads(text, parse_constant=_no_number, parse_int=_bounded)
         msgspec.json.encode(to_json(value))
     except json.JSONDecodeError as e:
         raise ValueError(f"is not JSON: {e.msg} (line {e.lineno}, column {e.colno})") from None
@@ -154,6 +166,13 @@ def read_json(text: str) -> Json:
     except (OverflowError, RecursionError, TypeError):
         raise ValueError("holds a number that is too large, or is nested too deep") from None
     return value
+
+
+def _bounded(digits: str) -> int:
+    # Larger ones would come back from a store as another number.
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise ValueError(f"holds a number that is too large: {digits[:30]}")
+    return int(digits)
 
 
 def _no_number(name: str) -> Any:
@@ -177,10 +196,7 @@ def _integer(field: Field, text: str) -> int:
     plain = text.strip().replace("\u2212", "-").removeprefix("+")
     if not re.fullmatch(r"-?[0-9]{1,20}", plain):
         raise ValueError("must be a whole number, such as 12")
-    number = int(plain)
-    if not -(2**63) <= number < 2**64:
-        raise ValueError("is too large")
-    return number
+    return _bounded(plain)
 
 
 def _number(field: Field, text: str) -> int | float:
@@ -315,7 +331,11 @@ def _read_union(
         errors[path] = "choose one of the alternatives"
         return UNSET
     same = _fitting(field, initial) == int(chosen)
-    return _read(field.options[int(chosen)], data, path, f"{named}@{chosen}", initial if same else UNSET, errors)
+    before = len(errors)
+    value = _read(field.options[int(chosen)], data, path, f"{named}@{chosen}", initial if same else UNSET, errors)
+    if len(errors) > before:
+        errors[path + _INSIDE] = ""
+    return value
 
 
 def row_count(data: Data, named: str) -> int:
@@ -324,11 +344,28 @@ def row_count(data: Data, named: str) -> int:
     return min(int(text), MAX_ROWS) if text.isdigit() and len(text) < 6 else 0
 
 
-def with_row(data: Data, named: str) -> dict[str, list[str]]:
-    """The form with one more, empty row in the list of this name."""
+def with_row(field: Field, data: Data, named: str) -> dict[str, list[str]]:
+    """The form with one more row, which holds the defaults, in the list of this name."""
     out = {k: list(v) for k, v in data.items()}
-    out[named + "#"] = [str(min(row_count(data, named) + 1, MAX_ROWS))]
+    count = row_count(data, named)
+    item = _item_of(field, data, "$", named)
+    if item is not None and count < MAX_ROWS:
+        _fill(item, UNSET, f"{named}[{count}]", out)
+        out[named + "#"] = [str(count + 1)]
     return out
+
+
+def _item_of(field: Field, data: Data, at: str, named: str) -> Field | None:
+    """What each row of the list is whose inputs have this name."""
+    if not named.startswith(at):
+        return None
+    if field.kind == "list" and at == named:
+        return field.item
+    inner = [(child, f"{at}.{child.name}") for child in field.children]
+    inner += [(option, f"{at}@{i}") for i, option in enumerate(field.options)]
+    if field.item is not None:
+        inner += [(field.item, f"{at}[{i}]") for i in range(row_count(data, at))]
+    return next((found for f, name in inner if (found := _item_of(f, data, name, named)) is not None), None)
 
 
 def without_row(data: Data, row: str) -> dict[str, list[str]]:

@@ -1,7 +1,7 @@
 """The paused calls that wait for a person, and how they are settled: the service behind API, page and command line."""
 
 import base64
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -179,7 +179,7 @@ class Inbox:
         """Where the feed ends now: read it before looking at a list, then `watch` from there, and nothing is missed."""
         return await self._feed.position()
 
-    def watch(self, after: str | None = None) -> AsyncIterator[Change]:
+    def watch(self, after: str | None = None) -> AsyncGenerator[Change, None]:
         """`changes`, and then those that come, from whichever process, until the iterator is closed."""
         return self._feed.watch(after)
 
@@ -259,7 +259,7 @@ class Inbox:
             decision = await self._accepted(store, row, event, how)
         except ResumeError as e:
             if self._office.observers:
-                tell_refused(self._office.observers, event, e, row)
+                tell_refused(self._office.observers, event, e, row, self._office.clock.now())
             raise
         repeated = decision.id != how.decision_id
         if self._office.observers and not repeated:
@@ -362,6 +362,13 @@ def _query(
     def some(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
         return None if values is None else tuple(values)
 
+    for value in (tool, agent, session_id, assignee, text, *(agents or ()), *(tools or ()), *(owners or ())):
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                f"{value!a} has half of a surrogate pair, which is no text: nothing can have it"
+            ) from None
     query = InterruptQuery(status, tool, agent, session_id, assignee)
     return replace(query, agents=some(agents), tools=some(tools), owners=some(owners), text=text or None)
 

@@ -38,8 +38,6 @@ from adjourn.events import (
 from adjourn.loading import closed, next_of
 from adjourn.parts import Artifact, canonical, digest, new_id
 from adjourn.records import (
-    Change,
-    ChangeKind,
     Decision,
     InterruptQuery,
     InterruptRecord,
@@ -47,6 +45,7 @@ from adjourn.records import (
     SessionRecord,
     Snapshot,
 )
+from adjourn.settling import as_decision, cancel, decided, opened, overdue, settle
 from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Tx
 
@@ -129,15 +128,16 @@ def save(tx: Tx, write: Write) -> Saved:
     if not inner and any(isinstance(e, (ToolInterrupted, ToolRaised, Forked)) for e in write.events):
         _open_interrupts(tx, write, leg)
     still_open = frozenset([c.pause.id for c in write.turn.paused if c.pause is not None])
-    if leg.open - still_open:
-        _cancel(tx, leg.open - still_open, now)
+    gone = leg.open - still_open
+    if gone:
+        _cancel(tx, gone, now)
     leg = replace(leg, open=still_open)
     news: Sequence[Decision] = ()
     if waiting > 0 and write.rest is not None:
         news = [d for d in tx.decisions(session_id=leg.session_id, unapplied=True) if d.interrupt_id in still_open]
     rest = None if news and isinstance(write.rest, Paused) else write.rest
     if isinstance(write.rest, Finished) and waiting > 0:
-        waiting -= _drop_waiting(tx, leg)
+        waiting -= _drop_waiting(tx, leg, gone)
     if write.events:
         tx.add_events(leg.snapshot_id, leg.batches - 1, write.events, now, leg.epoch)
     tx.put_snapshot(_snapshot(tx, write, leg, rest))
@@ -211,78 +211,11 @@ def _take(tx: Tx, write: Write, event: Decided, settled: list[InterruptRecord]) 
     if row is None:
         # Paused and decided within one commit, by a handler: the record comes with this very commit.
         return 0
-    refused = _settle(tx, row, _as_decision(event, row, write.now, write.address, applied=True), write.now)
+    refused = settle(tx, row, as_decision(event, row, write.now, write.address, applied=True), write.now)
     if refused is not None:
         raise refused
     settled.append(row)
     return 0
-
-
-def _as_decision(event: Decided, row: InterruptRecord, now: float, address: str | None, applied: bool) -> Decision:
-    base = Decision(
-        new_id("d_"),
-        row.id,
-        row.session_id,
-        "expire",
-        now,
-        input_digest=row.input_digest,
-        address=address,
-        applied=applied,
-    )
-    if isinstance(event, Responded):
-        return replace(base, verb="respond", output=event.output, metadata=event.metadata, by=event.by)
-    if isinstance(event, Restarted):
-        return replace(base, verb="restart", metadata=event.metadata, input=event.input, by=event.by, due=event.due)
-    if isinstance(event, Declined):
-        return replace(base, verb="decline", reason=event.reason, by=event.by)
-    return base
-
-
-def as_event(decision: Decision) -> Decided:
-    """The event that takes a stored decision up."""
-    d = decision
-    if d.verb == "respond":
-        return Responded(d.interrupt_id, d.output, d.metadata, d.by)
-    if d.verb == "restart":
-        return Restarted(d.interrupt_id, d.metadata, d.input, d.by, d.due)
-    if d.verb == "decline":
-        return Declined(d.interrupt_id, d.reason, d.by)
-    return Expired(d.interrupt_id)
-
-
-def _settle(tx: Tx, row: InterruptRecord, decision: Decision, now: float) -> ResumeError | None:
-    """The compare-and-set: settles an open interrupt, or says who did before."""
-    if row.status == "resolved":
-        winner = next((d for d in reversed(tx.decisions(interrupt_id=row.id)) if d.verb != "late_result"), None)
-        who = f" by {winner.by}" if winner is not None and winner.by else ""
-        what = winner.verb if winner is not None else "decision"
-        return AlreadyResolved(f"interrupt {row.id} of tool {row.tool!r} was already answered{who} ({what})", winner)
-    if row.status == "expired":
-        return StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} expired before anybody decided")
-    if row.status == "cancelled":
-        return StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} was cancelled: its turn has ended")
-    tx.put_interrupt(replace(row, status="expired" if decision.verb == "expire" else "resolved"))
-    _decided(tx, decision)
-    return None
-
-
-def _decided(tx: Tx, decision: Decision) -> None:
-    """The audit row, and the entry of the feed that goes with it."""
-    tx.put_decision(decision)
-    kind: ChangeKind = "reopened" if decision.verb == "reopen" else "settled"
-    tx.add_change(Change("", kind, decision.interrupt_id, decision.session_id, decision.at, decision.id))
-
-
-def cancel(tx: Tx, row: InterruptRecord, now: float, reason: str = "") -> None:
-    """Closes an open interrupt that nobody can decide on any more."""
-    tx.put_interrupt(replace(row, status="cancelled"))
-    _decided(tx, Decision(new_id("d_"), row.id, row.session_id, "cancel", now, reason=reason, applied=True))
-
-
-def opened(tx: Tx, row: InterruptRecord, now: float) -> None:
-    """Stores an interrupt that waits from now on."""
-    tx.put_interrupt(row)
-    tx.add_change(Change("", "opened", row.id, row.session_id, now))
 
 
 def _open_interrupts(tx: Tx, write: Write, leg: Leg) -> None:
@@ -296,7 +229,7 @@ def _open_interrupts(tx: Tx, write: Write, leg: Leg) -> None:
         elif row.status != "open":  # it was sent round again and failed: it waits once more
             tx.put_interrupt(replace(row, status="open", snapshot_id=leg.snapshot_id, reopened=row.reopened + 1))
             why = call.error.message if call.error is not None else ""
-            _decided(tx, Decision(new_id("d_"), row.id, row.session_id, "reopen", write.now, reason=why, applied=True))
+            decided(tx, Decision(new_id("d_"), row.id, row.session_id, "reopen", write.now, reason=why, applied=True))
 
 
 def _interrupt(leg: Leg, call: Call, now: float) -> InterruptRecord:
@@ -335,17 +268,15 @@ def _cancel(tx: Tx, ids: frozenset[str], now: float) -> None:
             cancel(tx, row, now)
 
 
-def _drop_waiting(tx: Tx, leg: Leg) -> int:
-    """Decisions that came too late for a turn that has ended: they stay in the audit, and nobody waits for them."""
-    late = [d for d in tx.decisions(session_id=leg.session_id, unapplied=True) if not _open(tx, d.interrupt_id)]
+def _drop_waiting(tx: Tx, leg: Leg, gone: frozenset[str]) -> int:
+    """Decisions that came too late for a turn that has ended: they stay in the audit, and nobody waits for them.
+
+    Those on the pauses of another branch do not: that branch has yet to take them up.
+    """
+    late = [d for d in tx.decisions(session_id=leg.session_id, unapplied=True) if d.interrupt_id in gone]
     for decision in late:
         tx.put_decision(replace(decision, applied=True))
     return len(late)
-
-
-def _open(tx: Tx, interrupt_id: str) -> bool:
-    row = tx.interrupt(interrupt_id)
-    return row is not None and row.status == "open"
 
 
 def _snapshot(tx: Tx, write: Write, leg: Leg, rest: Paused | Finished | None) -> Snapshot:
@@ -421,7 +352,7 @@ def decide(
         return None, UnknownInterrupt(f"there is no interrupt {interrupt_id!r}")
     session = tx.session(row.session_id)  # two deciders queue up here, so what is read from now on is the newest
     row = tx.interrupt(interrupt_id) or row
-    decision = replace(_as_decision(event, row, now, address, applied=False), key=key)
+    decision = replace(as_decision(event, row, now, address, applied=False), key=key)
     decision = replace(decision, id=decision_id or decision.id)
     before = None
     if key is not None:
@@ -435,7 +366,7 @@ def decide(
             before,
         )
     if overdue(row, now):
-        _wait_for_driver(tx, session, row, _as_decision(Expired(row.id), row, now, None, applied=False), now)
+        _wait_for_driver(tx, session, row, as_decision(Expired(row.id), row, now, None, applied=False), now)
         return None, StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} expired before anybody decided")
     if row.status == "open" and expect is not None and expect != row.version_tag:
         return None, StaleInterrupt(
@@ -459,15 +390,10 @@ def _wait_for_driver(
     tx: Tx, session: SessionRecord | None, row: InterruptRecord, decision: Decision, now: float
 ) -> ResumeError | None:
     """Settles it for whoever drives next. The session must have been read, and so locked, before the row."""
-    refused = _settle(tx, row, decision, now)
+    refused = settle(tx, row, decision, now)
     if refused is None and session is not None:
         tx.put_session(replace(session, waiting=session.waiting + 1, updated=now))
     return refused
-
-
-def overdue(row: InterruptRecord, now: float) -> bool:
-    """Whether nobody can decide any more."""
-    return row.status == "open" and row.expires_at is not None and row.expires_at <= now
 
 
 def expire_due(tx: Tx, now: float, limit: int = 1000) -> list[Decision]:
@@ -476,7 +402,7 @@ def expire_due(tx: Tx, now: float, limit: int = 1000) -> list[Decision]:
     for row in tx.interrupts(InterruptQuery(status="open", expired_by=now, limit=limit)):
         session = tx.session(row.session_id)
         row = tx.interrupt(row.id) or row
-        decision = _as_decision(Expired(row.id), row, now, None, applied=False)
+        decision = as_decision(Expired(row.id), row, now, None, applied=False)
         if _wait_for_driver(tx, session, row, decision, now) is None:
             out.append(decision)
     return out

@@ -27,13 +27,14 @@ from adjourn.events import (
 )
 from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, SessionState
 from adjourn.lease import Keeper, settled, timed, transact
-from adjourn.ledger import Leg, Saved, Write, as_event, late_result, save
+from adjourn.ledger import Leg, Saved, Write, late_result, save
 from adjourn.notices import leg_ids, tell_accepted, tell_refused, tell_refused_items
 from adjourn.observe import Observer, notify
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, decode, encode, new_id
 from adjourn.promise import Promise
 from adjourn.resume import decide
 from adjourn.setting import Setting
+from adjourn.settling import as_event
 from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Decision, Queued, Store
 from adjourn.tool import Tool
@@ -119,7 +120,7 @@ class Resting(Protocol):
 
 @dataclass(slots=True)
 class Plan:
-    """How one leg starts, and what it runs with."""
+    """How one leg starts, and what it runs with. `settled`: it was decided outside, so no expiry comes before it."""
 
     start: Start
     context: Any = None
@@ -128,6 +129,7 @@ class Plan:
     unqueue: str | None = None
     before: AgentTurn | None = None
     address: str | None = None
+    settled: bool = False
 
 
 class LegJournal:
@@ -176,7 +178,9 @@ class LegJournal:
             if observers:
                 self._refused(events, e)
             raise
-        except SessionConflict:
+        except SessionConflict as e:
+            if observers:
+                self._refused(events, e)
             for event in events:  # what ran, ran: whoever took over can see it beside the call
                 if isinstance(event, ToolReturned):
                     await transact(self._store, self._late(event.call, event.output))
@@ -208,7 +212,7 @@ class LegJournal:
     def _refused(self, events: Sequence[Event], error: Exception) -> None:
         for event in events:
             if isinstance(event, Decided) and event.interrupt not in self._applying:
-                tell_refused(self._session.agent.observers, event, error, None)
+                tell_refused(self._session.agent.observers, event, error)
 
     def late(self, call: str, output: Json) -> None:
         """Kept in the history of the call."""

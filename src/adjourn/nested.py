@@ -1,25 +1,49 @@
-"""A nested agent: an agent's session inside a tool call of another, whose pauses surface and whose answers go in."""
+"""A nested agent: an agent's session inside a tool call of another, whose pauses surface and whose answers go in.
+
+A pause that surfaces says at which snapshot of the inner session it was asked. A decision goes on from there. Where the
+conversation around was forked meanwhile, and another branch went on from that snapshot first, the inner session branches
+off there as well: each branch has an inner one of its own, and what the other does inside never touches it.
+"""
 
 import asyncio
 from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from adjourn.answer import Answer
 from adjourn.errors import AlreadyResolved, LimitReached, StaleInterrupt, TurnError
-from adjourn.events import Decided, Declined, Expired, Responded, Restarted
-from adjourn.handle import AgentInit, AgentOutput, AgentTurn
+from adjourn.events import Decided, Declined, Event, Expired, Forked, Responded, Restarted
+from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn
 from adjourn.lease import transact
 from adjourn.ledger import INNER
 from adjourn.leg import Agentlike
+from adjourn.loading import next_of
+from adjourn.loop import paused_call
+from adjourn.parts import new_id
+from adjourn.resume import decide
 from adjourn.session import AgentSession
+from adjourn.state import Turn
 from adjourn.store import Tx
 from adjourn.tool import AbortSignal, Interrupt, ToolRunContext
+from adjourn.turn import record
 
 _MAX_DEPTH = 10
 _depth: ContextVar[int] = ContextVar("adjourn_agent_depth", default=0)
+
+
+class Place(Struct, frozen=True):
+    """Where the session of a nested agent stands for one call: a snapshot, or its own end.
+
+    `taken`: this very decision was taken there already, by a run of the call that was cut off afterwards. `branches`: the
+    session went on from there for another branch of the conversation around, so this one goes on in a branch of its own.
+    """
+
+    snapshot_id: str | None = None
+    taken: bool = False
+    branches: bool = False
 
 
 async def delegate(agent: Agentlike, task: str, ctx: ToolRunContext, *, forget: bool) -> Any:
@@ -27,7 +51,10 @@ async def delegate(agent: Agentlike, task: str, ctx: ToolRunContext, *, forget: 
 
     `forget` drops its session at the end, where only this process could know it.
     """
-    session = AgentSession(agent, AgentInit(session_id=f"{INNER}{ctx.call_id}.{agent.name}"))
+    session_id, decision = f"{INNER}{ctx.call_id}.{agent.name}", _decision(ctx)
+    assert agent.store is not None
+    place = await transact(agent.store, partial(_find, session_id=session_id, decision=decision), read=True)
+    session = AgentSession(agent, AgentInit(session_id=session_id, snapshot_id=place.snapshot_id))
     if ctx.session is not None:
         ctx.session.began_inner(session.id)
     depth = _depth.get() + 1
@@ -37,17 +64,39 @@ async def delegate(agent: Agentlike, task: str, ctx: ToolRunContext, *, forget: 
         )
     _depth.set(depth)  # of this call's own task or leg, and of what it calls
     try:
-        return await _inside(session, task, ctx, forget)
+        return await _inside(session, place, task, ctx, forget)
     finally:
         _depth.set(depth - 1)
 
 
-async def _inside(session: AgentSession, task: str, ctx: ToolRunContext, forget: bool) -> Any:
+def _find(tx: Tx, session_id: str, decision: Mapping[str, Any]) -> Place:
+    """Where the call goes on. A decision says at which snapshot it was asked for; two branches were asked at the same."""
+    if not decision:
+        return Place()
+    snapshots = tx.snapshots(session_id)
+    asked_at = decision.get("snapshot")
+    if not any(s.id == asked_at for s in snapshots):  # of an older version, or the store keeps the newest only
+        return Place(taken=any(_takes(tx, s.id, decision) for s in snapshots))
+    after = [s for s in snapshots if s.parent_id == asked_at]
+    at = next((s.id for s in after if _takes(tx, s.id, decision)), None)
+    if at is None:
+        return Place(asked_at, branches=bool(after))
+    while (following := next_of(tx, session_id, at)) is not None:
+        at = following
+    return Place(at, taken=True)
+
+
+def _takes(tx: Tx, snapshot_id: str, decision: Mapping[str, Any]) -> bool:
+    by = _by_outer(decision)
+    return any(isinstance(e, Decided) and e.by == by for e in tx.events([snapshot_id]))
+
+
+async def _inside(session: AgentSession, place: Place, task: str, ctx: ToolRunContext, forget: bool) -> Any:
     await session.load()
-    closed = await _closed(session, _decision(ctx))
+    closed = _closed(session, place, _decision(ctx))
     if closed is not None:
         return closed
-    turn = await _next_turn(session, task, ctx)
+    turn = _next_turn(session, place, task, ctx)
     if turn is not None:
         output = await _with(turn, ctx.abort_signal)
         if output.finish_reason == "aborted":
@@ -62,7 +111,7 @@ async def _inside(session: AgentSession, task: str, ctx: ToolRunContext, forget:
     return session.last_text
 
 
-async def _next_turn(session: AgentSession, task: str, ctx: ToolRunContext) -> AgentTurn | None:
+def _next_turn(session: AgentSession, place: Place, task: str, ctx: ToolRunContext) -> AgentTurn | None:
     if session.snapshot_id is None:
         if ctx.is_resumed():
             raise StaleInterrupt(
@@ -71,15 +120,13 @@ async def _next_turn(session: AgentSession, task: str, ctx: ToolRunContext) -> A
             )
         return session.send(task, context=ctx.context)
     decision = _decision(ctx)
-    if decision:
-        turn = _inner_decision(session, decision)
-        if turn is not None:
-            return turn
-        if not await _taken_before(session, decision):
+    if decision and not place.taken:
+        if _asked(session, decision) is None:
             raise AlreadyResolved(
                 f"interrupt {decision.get('interrupt')} inside agent {session.agent.name!r} was answered in another branch of "
                 "this conversation; this answer was not taken, and nothing was run"
             )
+        return session.settle(partial(_settled, session.agent, place, decision), ctx.context)
     if session.turn_failed:
         # A bound that was hit inside holds no more: whoever retries outside allows more.
         stopped = session.last_end is not None and session.last_end.limit is not None
@@ -92,15 +139,18 @@ def _decision(ctx: ToolRunContext) -> Mapping[str, Any]:
     return given.get("inner") or {}
 
 
-async def _closed(session: AgentSession, decision: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _asked(session: AgentSession, decision: Mapping[str, Any]) -> AgentInterrupt | None:
+    """The open interrupt that the decision is about."""
+    return next((i for i in session.interrupts if i.id == decision.get("interrupt")), None)
+
+
+def _closed(session: AgentSession, place: Place, decision: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What the outer call is answered with where its pause can no longer be reached inside and is only to be closed."""
     verb = decision.get("verb")
     if verb not in ("decline", "expire"):
         return None
-    if session.snapshot_id is not None:
-        reachable = any(i.id == decision.get("interrupt") for i in session.interrupts)
-        if reachable or await _taken_before(session, decision):
-            return None
+    if session.snapshot_id is not None and (place.taken or _asked(session, decision) is not None):
+        return None
     note = f"What agent {session.agent.name!r} did before may have taken effect."
     if verb == "expire":
         return {"expired": True, "reason": f"Nobody decided in time. This is not a refusal. {note}"}
@@ -121,50 +171,48 @@ async def _with(turn: AgentTurn, signal: AbortSignal) -> AgentOutput:
 def _surfaced(name: str, session: AgentSession) -> Interrupt:
     first = session.interrupts[0]
     pause = first.paused.pause
+    left = None if pause.expires_at is None else max(pause.expires_at - session.agent.clock.now(), 0.0)
     interrupt = Interrupt(
-        {"agent": name, "tool": first.name, "input": first.input, "payload": first.payload, "interrupt": first.id},
+        {
+            "agent": name,
+            "tool": first.name,
+            "input": first.input,
+            "payload": first.payload,
+            "interrupt": first.id,
+            "snapshot": session.snapshot_id,
+        },
         response=pause.response,
         allow=pause.allow,
-        expires_in=None if pause.expires_at is None else pause.expires_at - session.agent.clock.now(),
+        expires_in=left,
     )
     interrupt.path = (name, *pause.path)
     interrupt.reason = pause.reason
     return interrupt
 
 
-def _inner_decision(session: AgentSession, decision: Mapping[str, Any]) -> AgentTurn | None:
-    """The turn that takes this decision; None where its interrupt is not open (any more). No other is ever touched."""
-    target = next((i.paused for i in session.interrupts if i.id == decision.get("interrupt")), None)
-    if target is None:
-        return None
+def _settled(agent: Agentlike, place: Place, decision: Mapping[str, Any], turn: Turn) -> tuple[Turn, list[Event]]:
+    """The inner turn with the decision in it. In a branch its pauses get ids of their own first, in the same commit."""
+    events: list[Event] = []
+    interrupt = str(decision.get("interrupt"))
+    if place.branches:
+        ids = {c.pause.id: new_id("i_") for c in turn.paused if c.pause is not None}
+        events.append(Forked(ids))
+        turn, interrupt = record(turn, events[-1]), ids[interrupt]
+    call = next(c for c in turn.paused if c.pause is not None and c.pause.id == interrupt)
     verb, by = decision.get("verb"), _by_outer(decision)
-    event: Decided
+    if verb == "expire":
+        event: Decided = Expired(interrupt, by)
+        return record(turn, event), [*events, event]
     if verb == "respond":
-        event = Responded(target.id, decision.get("output"), None, by)
+        event = Responded(interrupt, decision.get("output"), None, by)
     elif verb == "decline":
-        event = Declined(target.id, decision.get("reason", ""), by)
-    elif verb == "expire":
-        return session.expire(target)
+        event = Declined(interrupt, decision.get("reason", ""), by)
     else:
-        event = Restarted(target.id, decision.get("metadata"), decision.get("input", UNSET), by)
-    return session.decide(Answer(event, target))
+        event = Restarted(interrupt, decision.get("metadata"), decision.get("input", UNSET), by)
+    # At no time: it was accepted before it expired, however late it comes in.
+    turn, taken = decide(turn, [Answer(event, paused_call(call))], agent.find_tool, 0.0)
+    return turn, [*events, *taken]
 
 
 def _by_outer(decision: Mapping[str, Any]) -> str:
     return f"outer:{decision.get('outer')}"
-
-
-async def _taken_before(session: AgentSession, decision: Mapping[str, Any]) -> bool:
-    """Whether this very decision was taken already, by a run of the outer call that was cut off afterwards."""
-    store = session.agent.store
-    assert store is not None
-
-    def look(tx: Tx) -> bool:
-        events = tx.events([s.id for s in tx.snapshots(session.id)])
-        return any(
-            isinstance(e, Expired) or (isinstance(e, (Responded, Restarted, Declined)) and e.by == _by_outer(decision))
-            for e in events
-            if getattr(e, "interrupt", None) == decision.get("interrupt")
-        )
-
-    return await transact(store, look, read=True)

@@ -25,9 +25,9 @@ from adjourn.events import (
     ToolRaised,
     TurnEnded,
 )
-from adjourn.ledger import INNER, Leg
+from adjourn.ledger import INNER, Leg, overdue
 from adjourn.model import ModelReply, ModelRequest
-from adjourn.observe import NoticeKind, Observed, Observer, Watched, around, by_kind, notify, tell
+from adjourn.observe import Observed, Observer, Watched, around, by_kind, notify, tell
 from adjourn.parts import Part
 from adjourn.setting import Setting
 from adjourn.state import Call, Finished, Paused, Turn
@@ -113,6 +113,12 @@ def _where(setting: Setting) -> dict[str, Any]:
     return leg_ids(leg) if leg is not None else {}
 
 
+def _parent(setting: Setting) -> str | None:
+    """The traceparent of the turn's span, where the turn is no step of this process: an engine has it run by workers."""
+    leg = setting.leg
+    return leg.trace if leg is not None and "turn_id" not in around() else None
+
+
 def leg_ids(leg: Leg) -> dict[str, Any]:
     """Where a leg is."""
     return {
@@ -184,8 +190,8 @@ def _correction(turn: Turn, event: CallRejected | ToolRaised | OutputRejected) -
 def model_step(setting: Setting, request: ModelRequest) -> Observed:
     """A model call that is about to be made."""
     provider, _, model = setting.model.name.partition("/")
-    facts = {"provider": provider if model else "", "streaming": request.streaming}
-    return Observed("model", setting.model.name, facts, request)
+    facts = {**_where(setting), "provider": provider if model else "", "streaming": request.streaming}
+    return Observed("model", setting.model.name, facts, request, parent=_parent(setting))
 
 
 def replied(step: Observed, reply: ModelReply) -> None:
@@ -201,18 +207,18 @@ def replied(step: Observed, reply: ModelReply) -> None:
     }
 
 
-def tool_step(name: str, call: Call, attempt: int) -> Observed:
+def tool_step(setting: Setting, name: str, call: Call, attempt: int) -> Observed:
     """An attempt of a tool's body that is about to be made."""
-    facts = {"tool": name, "call_id": call.id, "attempt": attempt, "restarts": len(call.restarts)}
+    facts = {**_where(setting), "tool": name, "call_id": call.id, "attempt": attempt, "restarts": len(call.restarts)}
     if call.pause is not None:
         facts["interrupt_id"] = call.pause.id
-    return Observed("tool", name, facts, call.input)
+    return Observed("tool", name, facts, call.input, parent=_parent(setting))
 
 
-def tool_retry(name: str, call: Call, attempt: int, error: Exception, delay: float) -> tuple[NoticeKind, str, Any]:
-    """The arguments of `notify` for an attempt that failed and is followed by another."""
+def tell_retry(setting: Setting, name: str, call: Call, attempt: int, error: Exception, delay: float) -> None:
+    """This attempt of a tool failed, and is followed by another after `delay` seconds."""
     facts = {"of": "tool", "tool": name, "call_id": call.id, "attempt": attempt, "error": type(error).__name__}
-    return "retry", name, {**facts, "delay": delay}
+    notify(setting.observers, "retry", name, {**_where(setting), **facts, "delay": delay})
 
 
 # -- decisions -------------------------------------------------------------------------------------------------------
@@ -238,8 +244,17 @@ def tell_expired(observers: Sequence[Observer], decisions: Sequence[Decision]) -
             notify(observers, "decision", "", facts)
 
 
-def tell_refused(observers: Sequence[Observer], event: Decided, error: Exception, row: InterruptRecord | None) -> None:
-    """This decision was not taken; the pause, where there is one, is as it was."""
+def tell_refused(
+    observers: Sequence[Observer],
+    event: Decided,
+    error: Exception,
+    row: InterruptRecord | None = None,
+    now: float | None = None,
+) -> None:
+    """This decision was not taken. `row` is the pause as it was before; one that was overdue has expired with this."""
+    if row is not None and now is not None and overdue(row, now):
+        facts = {**decision_facts(Expired(row.id), "accepted", row.id), **_of(row), "seconds": now - row.created}
+        tell(observers, Observed("decision", row.tool, {**around(), **facts}))
     facts = {**decision_facts(event, "refused", event.interrupt), "error": type(error).__name__}
     if row is None:
         notify(observers, "decision", "", facts)

@@ -44,7 +44,8 @@ class Observed(msgspec.Struct):
 
     `given` and `result` are what went in and what came out (a request and its reply, a tool's input and output), so they are
     content: whoever passes them on has been asked to. `trace` is for the observer that traces a turn to set: the W3C
-    traceparent of its span, kept with the snapshot. `links` are those of the legs that this one goes on from.
+    traceparent of its span, kept with the snapshot. `links` are those of the legs that this one goes on from, `parent` is
+    that of the turn, where an engine runs the turn's steps in other processes.
     """
 
     kind: Kind
@@ -54,6 +55,7 @@ class Observed(msgspec.Struct):
     result: Any = None
     trace: str | None = None
     links: Sequence[str] = ()
+    parent: str | None = None
 
 
 Observer: TypeAlias = Callable[[Observed], AbstractContextManager[Any] | None]

@@ -203,17 +203,25 @@ def mentions(row: InterruptRecord, text: str) -> bool:
     Input and payload are looked at as JSON, so `"amount":5` is found as well as what is between the quotes.
     """
     values = [_encode(value).decode() for value in (row.input, row.payload) if value is not None]
-    return finds(text, (row.tool, row.agent, row.owner or "", row.id), values)
+    return Wanted(text).within((row.tool, row.agent, row.owner or "", row.id), values)
 
 
-def finds(text: str, names: Sequence[str], values: Sequence[str]) -> bool:
-    """What `mentions` does, for a row that was not made into a record. `values` are the JSON of input and payload."""
-    wanted = _lower(text)
-    if any(wanted in _lower(name) for name in names):
-        return True
-    # Between quotes a quote is written as \\": whoever looks for what a value says need not know.
-    quoted = _lower(_encode(text).decode()[1:-1])
-    return any(wanted in value or quoted in value for value in map(_lower, values))
+class Wanted:
+    """A text that is looked for in many rows, as `mentions` does."""
+
+    def __init__(self, text: str) -> None:
+        self._text = _lower(text)
+        # Between quotes a quote is written as \\": whoever looks for what a value says need not know.
+        self._quoted = _lower(_encode(text).decode()[1:-1])
+        self._joins = "\0" not in self._text
+
+    def within(self, names: Sequence[str], values: Sequence[str]) -> bool:
+        """Whether it is in one of the names, or in one of the values, which are JSON."""
+        if not self._joins:
+            return any(self._text in _lower(name) for name in names) or self._quoted in _lower("\0".join(values))
+        if self._text in _lower("\0".join((*names, *values))):
+            return True
+        return self._quoted != self._text and self._quoted in _lower("\0".join(values))
 
 
 _encode = msgspec.json.Encoder().encode
@@ -222,4 +230,4 @@ _APART = str.maketrans({"\u0130": "\ufffe", "\u212a": "\uffff"})
 
 
 def _lower(text: str) -> str:
-    return (text if text.isascii() else text.translate(_APART)).lower()
+    return (text.translate(_APART) if "\u0130" in text or "\u212a" in text else text).lower()

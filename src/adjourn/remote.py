@@ -18,6 +18,7 @@ from adjourn.ledger import INNER
 from adjourn.leg import LegJournal
 from adjourn.loading import load, stand
 from adjourn.loop import Driver, paused_call
+from adjourn.notices import Notices
 from adjourn.parts import Chunk, ErrorInfo, encode, new_id, to_json
 from adjourn.schema import Misfit
 from adjourn.setting import Setting
@@ -113,6 +114,11 @@ class Remote:
 
     async def run(self) -> Paused | Finished:
         """Returns when the leg rests. Cancelling whoever waits leaves the turn alone; the abort signal ends it."""
+        if not self.setting.observers:
+            return await self._run()
+        return await Notices(self.setting).leg(self.turn, self._run, lambda: self.turn)
+
+    async def _run(self) -> Paused | Finished:
         await self.flush()
         signal = self.setting.signal
         loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from adjourn.errors import (
     SessionNotFound,
     SessionPaused,
 )
-from adjourn.events import Event, Expired, Forked, Limits, Retried, TurnEnded, UserSaid
+from adjourn.events import Event, Forked, Limits, Retried, TurnEnded, UserSaid
 from adjourn.generation import Prompt, failure, sendable
 from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Resume, SessionState, inside
 from adjourn.lease import transact
@@ -249,9 +249,9 @@ class AgentSession:
         self._from_outside()
         return self._begin(Plan(partial(self._decisions, [answer])))
 
-    def expire(self, paused: PausedCall) -> AgentTurn:
-        """Nobody decided on this pause in time; for the session around a nested one."""
-        return self._begin(Plan(partial(self._with_events, [Expired(paused.id)])))
+    def settle(self, start: Callable[[Turn], tuple[Turn, list[Event]]], context: Any = None) -> AgentTurn:
+        """Goes on with what the session around this one decided; that holds whatever expired meanwhile."""
+        return self._begin(Plan(lambda: start(self._open_turn()), context, settled=True))
 
     def take_up(self) -> AgentTurn:
         """Goes on with decisions that were made elsewhere, or with what a dead process left; for drivers."""
@@ -413,7 +413,8 @@ class AgentSession:
         at = await self._load()
         if (at.unfinished is not None or at.waiting) and plan.start != self._recovery:
             await self._run(AgentTurn(Watcher()), Plan(self._recovery))
-        if plan.start != self._recovery and at.turn and any(overdue(c, self.agent.clock.now()) for c in at.turn.paused):
+        now, late = self.agent.clock.now(), plan.start != self._recovery and not plan.settled
+        if late and at.turn and any(overdue(c, now) for c in at.turn.paused):
             await self._run(AgentTurn(Watcher()), Plan(self._expiring))
         if plan.new_turn and at.paused and self.agent.on_message_while_paused == "decline":
             await self._run(AgentTurn(Watcher()), Plan(self._declining))

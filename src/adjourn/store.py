@@ -82,7 +82,7 @@ class Tx(Protocol):
         ...
 
     def children(self, snapshot_id: str) -> list[Snapshot]:
-        """Those that have it as their parent, oldest first. A snapshot's parent never changes."""
+        """Those of its session that have it as their parent, oldest first. A snapshot's parent never changes."""
         ...
 
     def chain(self, snapshot_id: str) -> list[Snapshot]:

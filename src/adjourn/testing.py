@@ -11,6 +11,7 @@ from adjourn.events import Event, Limits
 from adjourn.model import Emit, ModelReply, ModelRequest, as_reply
 from adjourn.parts import Chunk, Message, Part, ToolRequest
 from adjourn.state import Turn
+from adjourn.testing_engine import check_engine
 from adjourn.testing_models import Checked, check_model
 from adjourn.testing_store import check_store
 from adjourn.tool import ToolRunContext
@@ -22,6 +23,7 @@ __all__ = [
     "ScriptExhausted",
     "ScriptedModel",
     "call",
+    "check_engine",
     "check_model",
     "check_store",
     "from_stored_form",

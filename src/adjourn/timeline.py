@@ -1,6 +1,7 @@
 """A session as a person reads it: what was said, run, paused, decided and lost, in the order of time; and as it goes on."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -267,7 +268,7 @@ _ENDS = {
 # -- following -------------------------------------------------------------------------------------------------------
 
 
-async def watch(follower: Follower, store: Store, session_id: str, after: str | None) -> AsyncIterator[Recorded]:
+async def watch(follower: Follower, store: Store, session_id: str, after: str | None) -> AsyncGenerator[Recorded, None]:
     """The session's journal from the id after `after` on, and then what comes, until the session is deleted."""
     snapshot_id, batch = _place(after)
     seen: list[Any] = [snapshot_id, batch]
@@ -280,8 +281,9 @@ async def watch(follower: Follower, store: Store, session_id: str, after: str | 
             seen[:] = _place(found[-1].id)
         return found
 
-    async for recorded in follower.follow([store], read):
-        yield recorded
+    async with aclosing(follower.follow([store], read)) as journal:
+        async for recorded in journal:
+            yield recorded
 
 
 def _place(id: str | None) -> tuple[str | None, int]:

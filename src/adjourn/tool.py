@@ -368,16 +368,50 @@ async def _in_thread(body: Callable[[], Any]) -> Any:
     return await future
 
 
+RAN_ON = "the tool ran on"
+"""The argument of a CancelledError where the body was told to stop and did not."""
+
+_GRACE = 1.0  # seconds that a body has for its `finally` blocks
+_left_behind: set[asyncio.Future[Any]] = set()  # the loop itself holds its tasks weakly
+
+
+async def _stoppable(body: Awaitable[Any], late: Callable[[Any], None]) -> Any:
+    """Awaits the body in a task of its own, which is left behind where it has not ended a little after its cancellation."""
+    task = asyncio.ensure_future(body)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise
+        task.cancel()
+        try:
+            await asyncio.wait((task,), timeout=_GRACE)
+        finally:
+            ran_on = not task.cancelled()
+            _left_behind.add(task)
+            task.add_done_callback(functools.partial(_ended_late, late))
+        if ran_on:
+            raise asyncio.CancelledError(RAN_ON) from None
+        raise
+
+
+def _ended_late(late: Callable[[Any], None], task: asyncio.Future[Any]) -> None:
+    _left_behind.discard(task)
+    if not task.cancelled() and task.exception() is None:
+        late(task.result())
+
+
 async def run_body(
     tool: Tool[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], late: Callable[[Any], None]
 ) -> Any:
     """Runs the function, a sync one in a thread, and takes a lone Interrupt out of exception groups.
 
-    A thread cannot be stopped: where the caller is cancelled meanwhile, `late` gets what it returned, in that thread.
+    A thread cannot be stopped, and a coroutine need not heed a cancellation. Where the caller is cancelled meanwhile,
+    `late` gets what the body returned all the same (in its thread), and nobody waits for it.
     """
     try:
         if tool.is_async:
-            value = await cast(Awaitable[Any], tool.fn(*args, **kwargs))
+            value = await _stoppable(cast(Awaitable[Any], tool.fn(*args, **kwargs)), late)
         else:
             body = _Thread(functools.partial(tool.fn, *args, **kwargs), late)
             try:

@@ -8,13 +8,13 @@ from typing import Any
 
 from adjourn.errors import InvalidRequest, NotJSON
 from adjourn.events import CallRejected, Event, Json, Pause, ToolInterrupted, ToolRaised, ToolReturned
-from adjourn.notices import tool_retry, tool_step
-from adjourn.observe import Watched, notify
+from adjourn.notices import tell_retry, tool_step
+from adjourn.observe import Watched
 from adjourn.parts import ErrorInfo, Part, convert, new_id, to_json, wire
 from adjourn.schema import Misfit
 from adjourn.setting import Progress, Setting
 from adjourn.state import Call
-from adjourn.tool import AbortSignal, Interrupt, InterruptTool, Tool, ToolOutput, ToolRunContext, run_body
+from adjourn.tool import RAN_ON, AbortSignal, Interrupt, InterruptTool, Tool, ToolOutput, ToolRunContext, run_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Run:
         while True:
             try:
                 if observers:
-                    with Watched(observers, tool_step(tool.name, self.call, self.context.attempt)) as seen:
+                    with Watched(observers, tool_step(setting, tool.name, self.call, self.context.attempt)) as seen:
                         value = seen.result = await self._attempt(tool)
                 else:
                     value = await self._attempt(tool)
@@ -137,7 +137,7 @@ class Run:
                     return self._failed(tool, e)
                 delay = options.delay(failures)
                 if observers:
-                    notify(observers, *tool_retry(tool.name, self.call, self.context.attempt, e, delay))
+                    tell_retry(setting, tool.name, self.call, self.context.attempt, e, delay)
                 if delay > 0:
                     await setting.clock.sleep(delay)
                 self.context.attempt += 1
@@ -145,7 +145,7 @@ class Run:
                 self.args, self.kwargs = tool.shape.arguments(self.call.input, self.context)
 
     def _late(self, value: Any) -> None:
-        """The result of a thread that ran on after an abort or a timeout; called in that thread."""
+        """The result of a body that ran on after an abort or a timeout; called in its thread."""
         journal = self._setting.journal
         if journal is not None and self.tool is not None and not self.tool.options.idempotent:
             journal.late(self.call.id, to_json(value.value if isinstance(value, ToolOutput) else value, "late result"))
@@ -162,6 +162,8 @@ class Run:
             if not scope.expired():
                 raise
             note = "" if tool.is_async else " It runs in a thread, which cannot be stopped: it may still take effect."
+            if RAN_ON in getattr(e.__cause__, "args", ()):
+                note = " It was cancelled and did not stop: it may still take effect."
             raise TimeoutError(f"tool {tool.name!r} took longer than {timeout:g} s.{note}") from e
 
     def _returned(self, value: Any) -> Outcome:

@@ -119,7 +119,8 @@ class _Step:
         attributes |= {_NAMES[k]: facts[k] for k in ("agent", "session_id") if facts.get(k)}
         how = "takes over" if facts.get("recovered") else "resumes"
         links = _links(self._step.links, how)
-        self._span = self._tracer.start_span(name, kind=self.kind, attributes=attributes, links=links)
+        outside = _outside(self._step.parent)
+        self._span = self._tracer.start_span(name, outside, kind=self.kind, attributes=attributes, links=links)
         self._token = contexts.attach(trace.set_span_in_context(self._span))
         return self._span
 
@@ -281,6 +282,14 @@ def _model(name: str) -> tuple[str, str]:
 def _links(traces: Sequence[str], how: str) -> list[trace.Link]:
     found = [m for t in traces if (m := _TRACEPARENT.fullmatch(t))]
     return [trace.Link(_context(m), {"adjourn.link": how}) for m in found]
+
+
+def _outside(parent: str | None) -> "contexts.Context | None":
+    """The context of a turn's span in another process; None for the one we are in."""
+    match = _TRACEPARENT.fullmatch(parent) if parent is not None else None
+    if match is None:
+        return None
+    return trace.set_span_in_context(trace.NonRecordingSpan(_context(match)))
 
 
 def _context(match: "re.Match[str]") -> trace.SpanContext:

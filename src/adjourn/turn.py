@@ -292,8 +292,9 @@ def _decide(turn: Turn, interrupt: str, verb: Verb | None = None) -> tuple[Turn,
 def _inward(turn: Turn, position: int, call: Call, decision: Metadata) -> Turn:
     """A pause that came through a nested agent: its call runs again, and takes the decision in there."""
     payload: Json = call.pause.payload if call.pause is not None else None
-    shown_inside = cast(Metadata, payload).get("interrupt") if isinstance(payload, Mapping) else None
-    inner = {**decision, "interrupt": shown_inside, "outer": call.pause.id if call.pause is not None else None}
+    shown = cast(Metadata, payload if isinstance(payload, Mapping) else {})
+    where: Metadata = {k: shown.get(k) for k in ("interrupt", "snapshot")}
+    inner = {**decision, **where, "outer": call.pause.id if call.pause is not None else None}
     return _put(turn, position, replace(call, state="ready", restarts=(*call.restarts, {"inner": inner}), error=None))
 
 
@@ -368,11 +369,26 @@ def close_open_calls(turn: Turn, outcome: str, reason: str) -> Turn:
     """The turn with its round closed: each call that is not settled gets a response that says so."""
     if turn.open is None:
         return turn
-    calls = [
-        c if c.state == "settled" else _answer(c, {outcome: True, "reason": _ran(c, reason)}, None, _note(outcome))
-        for c in turn.calls
-    ]
+    calls = [c if c.state == "settled" else _closed(c, outcome, reason) for c in turn.calls]
     return _close(replace(turn, calls=tuple(calls)))
+
+
+def _closed(call: Call, outcome: str, reason: str) -> Call:
+    refusal = _declined_inside(call)
+    if refusal is None:
+        return _answer(call, {outcome: True, "reason": _ran(call, reason)}, None, _note(outcome))
+    return _answer(call, {"declined": True, "reason": refusal}, None, _note("declined"))
+
+
+def _declined_inside(call: Call) -> str | None:
+    """Why the call was declined, where that was still on its way into a nested agent; None where it was not."""
+    last: Json = call.restarts[-1] if call.state == "ready" and call.restarts else None
+    if not isinstance(last, Mapping) or call.pause is None or not call.pause.path:
+        return None
+    decision = cast(Metadata, cast(Metadata, last).get("inner") or {})
+    if decision.get("verb") != "decline":
+        return None
+    return f"{decision.get('reason') or 'The request was declined.'} What was done inside before may have taken effect."
 
 
 def _ran(call: Call, reason: str) -> str:

@@ -36,7 +36,12 @@ def test_the_specs_hold_39_and_3_tests(shared: Path) -> None:
     assert len(_tests("generate.yaml")) == 3
 
 
-@pytest.mark.parametrize("spec", _named(_tests("agent.yaml")))
+def agent_specs() -> list[Any]:
+    """The agent tests, as parameters."""
+    return _named(_tests("agent.yaml"))
+
+
+@pytest.mark.parametrize("spec", agent_specs())
 async def test_an_agent_behaves_as_the_spec_says(spec: dict[str, Any], place: Place) -> None:
     await AgentSpec(Bench(place.open()), spec).run()
 

@@ -12,14 +12,18 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from adjourn import Adjourn, Interrupt, ToolRunContext
-from adjourn.errors import SessionBusy, SessionConflict
+from adjourn.errors import SessionBusy, SessionConflict, StaleInterrupt
 from adjourn.handle import AgentInit
+from adjourn.lease import transact
+from adjourn.ledger import expire_due
 from adjourn.model import FunctionModel, ModelReply, ModelRequest
 from adjourn.parts import Message, Part, ToolRequest
 from adjourn.promise import Promise
@@ -34,6 +38,9 @@ CALLS = {
     "restart": ["gate"],
     "respond": ["gate", "work"],
     "fork": ["gate"],
+    "expire": ["brief", "work"],
+    "nested": ["buyer"],
+    "nested_fork": ["buyer"],
 }
 
 
@@ -87,12 +94,20 @@ def open_store(where: str, folder: Path, name: str, lease: float = LEASE) -> Any
 def build(store: Store, scenario: str, effects: Path, death: Death) -> Any:
     """The application: its tools write what they do into a file, which a kill cannot undo."""
 
-    def model(request: ModelRequest) -> ModelReply:
-        if request.messages[-1].role == "tool":
-            return ModelReply(Message("model", [Part(text="done")]))
-        calls = [Part(tool_request=ToolRequest(n, f"r{i}", {"n": i})) for i, n in enumerate(CALLS[scenario])]
-        return ModelReply(Message("model", calls))
+    def calls(names: list[str], task: bool) -> Callable[[ModelRequest], ModelReply]:
+        def model(request: ModelRequest) -> ModelReply:
+            if request.messages[-1].role == "tool":
+                return ModelReply(Message("model", [Part(text="done")]))
+            given = [{"task": "buy"} if task else {"n": i} for i in range(len(names))]
+            made = [
+                Part(tool_request=ToolRequest(n, f"r{i}", g)) for i, (n, g) in enumerate(zip(names, given, strict=True))
+            ]
+            return ModelReply(Message("model", made))
 
+        return model
+
+    nested = scenario.startswith("nested")
+    model = calls(CALLS[scenario], nested)
     ai = Adjourn(model=FunctionModel(model, "crash"))
 
     def effect(name: str, key: str) -> None:
@@ -120,6 +135,16 @@ def build(store: Store, scenario: str, effects: Path, death: Death) -> Any:
         effect(f"gate{n}", ctx.idempotency_key)
         return "opened"
 
+    @ai.tool()
+    async def brief(n: int, ctx: ToolRunContext) -> str:
+        if not ctx.is_resumed():
+            raise Interrupt({"why": "quick"}, expires_in=0.0, on_expiry={"respond": "nobody came"})
+        effect(f"brief{n}", ctx.idempotency_key)
+        return "somebody came"
+
+    if nested:
+        buyer = ai.define_agent("buyer", model=FunctionModel(calls(["gate"], False), "inner"), tools=[gate])
+        return ai.define_agent("crash", store=store, tools=[buyer.as_tool()])
     return ai.define_agent("crash", store=store)
 
 
@@ -127,13 +152,22 @@ async def decide(session: AgentSession, scenario: str, effects: Path) -> None:
     """One decision, as a person would make it who can look at the effects."""
     interrupt = session.interrupts[0]
     if interrupt.reason == "outcome_unknown":
-        done = f"{interrupt.name}{interrupt.input['n']} " in read(effects)
-        turn = interrupt.respond("it was done") if done else interrupt.restart()
+        name, given = interrupt.name, interrupt.input
+        if interrupt.path:
+            name, given = interrupt.payload["tool"], interrupt.payload["input"]
+        done = f"{name}{given['n']} " in read(effects)
+        if name == "brief":  # it only ever asks, unless somebody lets it do more
+            turn = interrupt.respond("nobody came")
+        else:
+            turn = interrupt.respond("it was done") if done else interrupt.restart()
     elif scenario == "respond":
         turn = interrupt.respond("no need")
     else:
         turn = interrupt.restart({"ok": True})
-    await turn.output
+    try:
+        await turn.output
+    except StaleInterrupt:
+        assert scenario == "expire"  # it was too late, and has gone its own way
 
 
 def read(effects: Path) -> str:
@@ -156,9 +190,13 @@ async def finish(agent: Any, scenario: str, effects: Path, session: AgentSession
 async def run(agent: Any, scenario: str, effects: Path) -> None:
     session = agent.connect(AgentInit(session_id=SESSION))
     await session.send("go").output
-    if scenario == "fork":
+    if scenario.endswith("fork"):
         branch = await session.fork()
         await finish(agent, scenario, effects, branch)
+    if scenario == "expire":
+        # The sweep of a process that runs no turns; whoever opens the session goes on with what it settled.
+        await transact(agent.store, partial(expire_due, now=time.time()))
+        session = await agent.connect(AgentInit(session_id=SESSION)).load()
     await finish(agent, scenario, effects, session)
 
 
@@ -176,6 +214,7 @@ async def recover(agent: Any, scenario: str, effects: Path) -> dict[str, Any]:
         "effects": counts,
         "keys": {name: len(of) for name, of in keys.items()},
         "reloaded": again.last_text,
+        "outputs": [p.tool_response.output for m in again.messages for p in m.content if p.tool_response],
         "open": len(again.interrupts),
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)  # a busy machine takes long over so many processes
 RUNNER = Path(__file__).parent / "crash_runner.py"
 EXPECTED = {
     "plain": ["work0"],
@@ -15,15 +16,18 @@ EXPECTED = {
     "restart": ["gate0"],
     "respond": ["work1"],
     "fork": ["gate0"],
+    "expire": ["work1"],
+    "nested": ["gate0"],
+    "nested_fork": ["gate0"],
 }
 IDEMPOTENT = ("sure2",)
-CALLS = {"plain": 1, "parallel": 2, "restart": 1, "respond": 2, "fork": 2}
+CALLS = {"plain": 1, "parallel": 2, "restart": 1, "respond": 2, "fork": 2, "expire": 2, "nested": 1, "nested_fork": 2}
 """How many runs at most can have been cut off, and come back as a question."""
 
 
 def crash(store: str, scenario: str, folder: Path) -> list[dict[str, Any]]:
     command = [sys.executable, "-W", "error", str(RUNNER), store, scenario, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=850)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -40,15 +44,25 @@ def check(reports: list[dict[str, Any]], scenario: str) -> None:
             if name in IDEMPOTENT:
                 assert times >= 1, report
                 assert report["keys"][name] == 1, "each attempt of an idempotent tool has the same key"
-            elif scenario == "fork":
+            elif scenario.endswith("fork"):
                 # Both branches were approved, each once; a branch that was lost before it was stored is not made again.
                 assert 1 <= times <= 2, report
             else:
                 assert times == 1, report
         assert report["unknown"] <= CALLS[scenario], report
+        if scenario == "expire":
+            # Expired once, whatever happened: nobody was taken to have answered, and the body never ran.
+            assert report["outputs"][0] == "nobody came", report
+            assert "brief0" not in report["effects"], report
+        if scenario.startswith("nested"):
+            assert report["outputs"] == ["done"], report
 
 
-@pytest.mark.parametrize("scenario", list(EXPECTED))
+LONG = ("nested_fork",)
+"""Scenes with so many points that they are for the slow run."""
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(s, marks=[pytest.mark.slow] * (s in LONG)) for s in EXPECTED])
 def test_no_side_effect_is_lost_or_doubled_wherever_the_process_dies_on_sqlite(scenario: str, tmp_path: Path) -> None:
     check(crash("sqlite", scenario, tmp_path), scenario)
 

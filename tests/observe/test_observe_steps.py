@@ -19,7 +19,7 @@ from adjourn import (
     restart_tool,
 )
 from adjourn.answer import Answer, PausedCall
-from adjourn.errors import AlreadyResolved, InvalidResponse, SessionConflict
+from adjourn.errors import AlreadyResolved, InvalidResponse, SessionConflict, StaleInterrupt
 from adjourn.handle import Resume
 from adjourn.model import ModelReply
 from adjourn.observe import Observed, Watched, around, by_kind, notify_here
@@ -196,6 +196,7 @@ async def test_refused_decisions_are_told_wherever_they_are_refused() -> None:
         ("", "refused", "UnknownInterrupt"),
         ("ask", "accepted", None),
     ]
+    assert [t[1] for t in told[4:]] == ["refused"]
 
 
 async def test_a_handlers_decision_is_told_as_a_handlers() -> None:
@@ -501,3 +502,33 @@ async def test_a_part_as_a_refused_answer_is_told_without_its_content() -> None:
     [fact] = seen.facts("decision")
     assert (fact["verb"], fact["outcome"]) == ("restart", "refused")
     assert CANARY not in repr(fact)
+
+
+async def test_a_decision_that_is_sent_twice_under_one_key_is_told_once() -> None:
+    seen = Recorder()
+    ai, agent = pay_app([seen], [pay(), "done"])
+    await agent.connect().send("go").output
+    [row] = (await ai.inbox.list()).items
+    first = await ai.inbox.restart(row.id, by="ann", key="k1")
+    assert first.turn is not None
+    await first.turn.output
+    again = await ai.inbox.restart(row.id, by="ann", key="k1")
+    assert again.repeated
+    assert [f["outcome"] for f in seen.facts("decision")] == ["accepted"]
+
+
+async def test_a_decision_that_comes_too_late_is_refused_and_the_expiry_is_told_with_it() -> None:
+    seen = Recorder()
+    ai = Adjourn(observers=[seen], model=ScriptedModel([call("ask", {}), "done"]), clock=FakeClock())
+
+    @ai.tool()
+    async def ask() -> str:
+        raise Interrupt(expires_in=10)
+
+    await ai.define_agent("a", store=MemoryStore()).connect().send("go").output
+    [row] = (await ai.inbox.list()).items
+    advance(ai, 11)
+    with pytest.raises(StaleInterrupt):
+        await ai.inbox.respond(row.id, "late", by="ann")
+    told = [(f["verb"], f["outcome"]) for f in seen.facts("decision")]
+    assert sorted(told) == [("expire", "accepted"), ("respond", "refused")]

@@ -16,13 +16,19 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
-from adjourn import Adjourn, AgentInit, Interrupt, MemoryStore, ToolRunContext, restart_tool
+from adjourn import Adjourn, AgentInit, Interrupt, Limits, MemoryStore, ToolRunContext, restart_tool, tool
 from adjourn.errors import SessionConflict
+from adjourn.events import UserSaid
+from adjourn.ledger import Leg
+from adjourn.loop import Driver
 from adjourn.model import ModelReply
-from adjourn.observe import Observed, tell
+from adjourn.observe import Observed, Watched, tell
 from adjourn.parts import Media, Message, Part
+from adjourn.setting import Setting
+from adjourn.state import CallModel, RunTools
 from adjourn.testing import FakeClock, ScriptedModel, call
 from adjourn.tracing import Tracing
+from adjourn.turn import begin, next_step, record
 from observe.observe_kit import CANARY, EVENTS, USED, Recorder, eventful, pay, pay_app
 
 RUNNER = Path(__file__).parent / "trace_runner.py"
@@ -394,3 +400,32 @@ async def test_without_a_provider_it_uses_the_global_one_and_costs_no_answer() -
     assert (await session.interrupts[0].restart().output).text == "done"
     assert all(s.trace is None for s in seen.of("turn"))
     assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def test_a_step_that_an_engine_runs_elsewhere_is_within_the_turns_span(traced: Traced) -> None:
+    tracing = Tracing(traced.provider)
+    turn = Observed("turn", "clerk", {"agent": "clerk", "turn_id": "t"})
+    with Watched([tracing], turn):
+        pass
+    assert turn.trace is not None
+    with Watched([tracing], Observed("tool", "pay", {"call_id": "c"}, parent=turn.trace)):  # in another process
+        pass
+    [outside], [inside] = traced.named("invoke_agent"), traced.named("execute_tool")
+    assert parent(inside) == ids(outside)[1]
+    assert ids(inside)[0] == ids(outside)[0]
+
+
+async def test_a_worker_tells_where_it_is_and_names_the_span_of_the_turn() -> None:
+    seen = Recorder()
+    leg = Leg("s", "n2", "n1", "clerk", "w", 0.0, trace="00-" + "a" * 32 + "-" + "b" * 16 + "-01")
+    model = ScriptedModel([call("look", {})])
+    setting = Setting(model, {"look": tool(lambda: "seen", name="look")}, observers=[seen], leg=leg)
+    turn = record(begin((), Limits()), UserSaid(Message("user", [Part(text="go")])))
+    driver = Driver(turn, setting)
+    for _ in range(2):  # as an engine asks for one step at a time
+        step = next_step(driver.turn)
+        assert isinstance(step, (CallModel, RunTools))
+        await driver.one_step(step)
+    for kind in ("model", "tool"):
+        [step] = seen.of(kind)
+        assert (step.facts["session_id"], step.facts["turn_id"], step.parent) == ("s", "n1", leg.trace)

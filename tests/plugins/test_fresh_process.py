@@ -22,7 +22,14 @@ import pytest
 from plugins.fresh_process import main
 
 HERE = Path(__file__).parent
-FAMILIES = ("googleai", "vertexai", "responses", "chat", "deepseek", "anthropic")
+FAMILIES = [
+    "googleai",
+    pytest.param("vertexai", marks=pytest.mark.slow),
+    "responses",
+    pytest.param("chat", marks=pytest.mark.slow),
+    "deepseek",
+    "anthropic",
+]
 OUTWARD = "mail_send_a51a6c99ed54"
 
 SIGNATURE = "CqQBAXLI2ny/+abcQQ=="
@@ -72,7 +79,7 @@ def responses(stream: bool) -> Sequence[Answer]:
     ]  # fmt: skip
     said: Any = {
         "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
-        "content": [{"type": "output_text", "text": "Done.", "annotations": []}],
+        "content": [text],
     }  # fmt: skip
 
     def reply(*items: Any) -> Answer:
@@ -140,7 +147,11 @@ def anthropic(stream: bool) -> Sequence[Answer]:
 
 
 def opened(block: Any) -> Any:
-    empty = {"thinking": {"thinking": "", "signature": ""}, "tool_use": {"input": {}}, "text": {"text": ""}}
+    empty: dict[str, Any] = {
+        "thinking": {"thinking": "", "signature": ""},
+        "tool_use": {"input": {}},
+        "text": {"text": ""},
+    }
     return {**block, **empty.get(block["type"], {})}
 
 

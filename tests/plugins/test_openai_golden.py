@@ -63,7 +63,7 @@ def result(api: str, call_id: str, text: str) -> Json:
 def said(api: str, text: str) -> Json:
     if api == "responses":
         return {"role": "assistant", "phase": "final_answer", "content": [{"type": "output_text", "text": text}]}
-    return {"role": "assistant", "content": text}
+    return {"role": "assistant", "content": text, "reasoning_content": ""}  # DeepSeek wants it with every reply
 
 
 USER = {"role": "user", "content": "Go."}

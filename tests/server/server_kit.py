@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -163,7 +163,9 @@ class People:
 
 
 @asynccontextmanager
-async def at(app: Any, *, client: tuple[str, int] = ("127.0.0.1", 4711), lifespan: bool = True) -> AsyncIterator[People]:
+async def at(
+    app: Any, *, client: tuple[str, int] = ("127.0.0.1", 4711), lifespan: bool = True
+) -> AsyncGenerator[People]:
     """People at an application, without a socket."""
     transport = httpx.ASGITransport(app, client=client)
     async with httpx.AsyncClient(transport=transport, base_url="http://testserver", timeout=20) as http:
@@ -178,7 +180,7 @@ async def at(app: Any, *, client: tuple[str, int] = ("127.0.0.1", 4711), lifespa
 
 
 @contextmanager
-def served(app: Any, settings: ServerSettings = UNLIMITED, **options: Any) -> Iterator[str]:
+def served(app: Any, settings: ServerSettings = UNLIMITED, **options: Any) -> Generator[str]:
     """The address of the application on a real uvicorn, on a port of the loopback, in a thread of its own."""
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
@@ -191,7 +193,7 @@ def served(app: Any, settings: ServerSettings = UNLIMITED, **options: Any) -> It
         await startup(sockets)
         ready.set()
 
-    server.startup = started  # type: ignore[method-assign]
+    server.startup = started
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
     thread.start()
     try:
@@ -214,5 +216,3 @@ async def until(condition: Any, seconds: float = 10.0) -> None:
             if found:
                 return
             await asyncio.sleep(0.01)
-
-

@@ -81,7 +81,9 @@ async def test_a_replaced_input_is_checked_and_runs(people: People, office: Offi
     await until(lambda: office.log == [("paid", 4)])
 
 
-@pytest.mark.parametrize("output", [None, False, 0, "", [], {}], ids=["null", "false", "zero", "text", "list", "object"])
+@pytest.mark.parametrize(
+    "output", [None, False, 0, "", [], {}], ids=["null", "false", "zero", "text", "list", "object"]
+)
 async def test_falsy_values_are_answers(people: People, output: Any) -> None:
     one = await people["ann"].pause("pay 5")
     reply = await people["ann"]("POST", f"/api/interrupts/{one}/respond", content=_json(output), headers=JSON)

@@ -12,6 +12,7 @@ import uvicorn
 from adjourn import Adjourn, Chunk, Interrupt, Message, ModelReply, ModelRequest, Part, Store, ToolRunContext
 from adjourn.parts import Artifact
 from adjourn.server import Auth, Principal, ServerSettings, create_app
+from adjourn.server.serving import uvicorn_options
 from adjourn.server.tokens import Token, hashed
 from adjourn.testing import call
 
@@ -129,9 +130,7 @@ def serving(
 ) -> Generator[Serving]:
     """A real uvicorn on a free port of the loopback address, in a thread, for as long as this lasts."""
     app = create_app(ai, access or auth(), settings=settings, **options)
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="warning", lifespan="on", timeout_graceful_shutdown=2
-    )
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", **uvicorn_options(settings))
     server = _Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -165,6 +165,21 @@ class World:
         self.clock.time += 16.0
 
 
+async def paused(world: World, *replies: Any, owner: str | None = None, **options: Any) -> tuple[Process, Any]:
+    process = world.process(*replies, **options)
+    session = process.agent.connect(AgentInit(owner=owner))
+    await session.send("go").output
+    assert session.interrupts
+    return process, session
+
+
+def desk(world: World) -> Adjourn:
+    """A process that has the store and knows the agent by name only: it can look and decide, and runs nothing."""
+    ai = Adjourn(clock=world.clock)
+    ai.define_agent("desk", store=world.place.open(), tools=[])
+    return ai
+
+
 class Mortal:
     """A store as a process sees it that dies at its nth commit (0 is the first): before it, or right after it.
 

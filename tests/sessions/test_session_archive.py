@@ -1,5 +1,8 @@
 """Sessions as a whole: list, export, import, delete, purge."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from adjourn import (
@@ -83,6 +86,57 @@ async def test_an_import_into_the_same_kind_of_place_keeps_everything(world: Wor
     assert again.last_text == "done"
 
 
+async def test_sessions_are_counted_and_filtered_by_any_of_several(world: World) -> None:
+    process = world.process(*["ok"] * 5)
+    for owner in ("ann", "bob", None, "ann", "eve"):
+        await process.agent.connect(AgentInit(owner=owner)).send("hi").output
+    archive = world.process().ai.sessions
+    given: list[tuple[dict[str, Any], int]] = [
+        ({}, 5),
+        ({"owners": ["ann", "eve"]}, 3),
+        ({"owners": [None, "bob"]}, 2),
+        ({"owners": []}, 0),
+        ({"agents": ["clerk", "other"], "owner": "ann"}, 2),
+        ({"agent": "other"}, 0),
+    ]
+    for filters, many in given:
+        assert await archive.count(**filters) == many
+        assert len(await archive.list(**filters)) == many
+
+
+async def test_an_import_keeps_when_each_commit_was_and_puts_open_pauses_into_the_feed(world: World) -> None:
+    process = world.process(call("look", {"key": "a"}), TWO)
+    session = process.connect()
+    await session.send("go").output
+    world.clock.time += 100
+    await process.ai.inbox.respond(session.interrupts[0].id, "first", run=False)
+    before = await process.ai.sessions.timeline(session.id)
+    (line,) = [line async for line in process.ai.sessions.export()]
+    assert b'"format":2' in line
+
+    from adjourn import MemoryStore
+
+    target = MemoryStore()
+    other = World(world.place).process("done", store=target)
+    assert await other.ai.sessions.import_([line], target) == 1
+    assert await other.ai.sessions.timeline(session.id) == before
+    assert [(c.kind, c.interrupt_id) for c in await other.ai.inbox.changes()] == [("opened", session.interrupts[1].id)]
+
+
+async def test_a_session_exported_in_the_first_format_is_still_read(world: World) -> None:
+    line = (Path(__file__).parent / "exported_1.jsonl").read_bytes()
+    process = world.process("Paid.")
+    assert process.store is not None
+    assert await process.ai.sessions.import_([line], process.store) == 1
+    session = await process.connect("s_of_format_1").load()
+    assert [(i.name, i.input) for i in session.interrupts] == [("pay", {"amount": 5})]
+    snapshots = await process.ai.sessions.snapshots(session.id)
+    entries = await process.ai.sessions.timeline(session.id)
+    assert [e.kind for e in entries] == ["message", "model", "tool", "model", "pause"]
+    assert {e.at for e in entries} == {snapshots[0].updated}
+    assert (await session.interrupts[0].restart().output).text == "Paid."
+
+
 async def test_a_line_that_is_no_session_is_refused_by_its_number(world: World) -> None:
     process = world.process("ok")
     await process.connect().send("hi").output
@@ -128,6 +182,21 @@ async def test_purge_deletes_what_is_old_and_neither_runs_nor_waits(world: World
     assert {s.id for s in await process.ai.sessions.list()} == {waiting.id, young.id}
     assert len((await process.ai.inbox.list()).items) == 2
     assert await process.ai.sessions.purge(older_than=500) == 0
+
+
+async def test_purge_forgets_what_is_old_in_the_feed(world: World) -> None:
+    process = world.process(TWO, TWO)
+    old, new = process.connect(), process.connect()
+    await old.send("go").output
+    for interrupt in old.interrupts:
+        await process.ai.inbox.decline(interrupt.id, run=False)
+    stood = await process.ai.inbox.latest_position()
+    world.clock.time += 1000
+    await new.send("go").output
+    await process.ai.sessions.purge(older_than=500)
+    left = await process.ai.inbox.changes()
+    assert [(c.kind, c.interrupt_id) for c in left] == [("opened", i.id) for i in new.interrupts]
+    assert await process.ai.inbox.changes(stood) == left
 
 
 async def test_purge_deletes_a_nested_agents_session_with_its_outer_one(world: World) -> None:

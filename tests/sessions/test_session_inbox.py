@@ -23,22 +23,7 @@ from adjourn import (
 )
 from adjourn.store import MemoryStore
 from adjourn.testing import ScriptedModel, call
-from sessions.session_kit import Process, World, assert_sendable, outputs_of
-
-
-async def paused(world: World, *replies: Any, owner: str | None = None, **options: Any) -> tuple[Process, Any]:
-    process = world.process(*replies, **options)
-    session = process.agent.connect(AgentInit(owner=owner))
-    await session.send("go").output
-    assert session.interrupts
-    return process, session
-
-
-def desk(world: World) -> Adjourn:
-    """A process that has the store and knows the agent by name only: it can look and decide, and runs nothing."""
-    ai = Adjourn(clock=world.clock)
-    ai.define_agent("desk", store=world.place.open(), tools=[])
-    return ai
+from sessions.session_kit import Process, World, assert_sendable, desk, outputs_of, paused
 
 
 def deadline(**how: Any) -> Any:
@@ -115,6 +100,40 @@ async def test_pages_follow_one_another_without_gaps_or_repeats(world: World) ->
         await inbox.list(cursor="nonsense")
     with pytest.raises(InvalidRequest, match="limit"):
         await inbox.list(limit=0)
+
+
+async def test_a_list_takes_any_of_several_and_counts_what_it_would_give(world: World) -> None:
+    _, one = await paused(world, [call("pay", {"amount": 5}), call("ask", {"text": "Überall?"})], owner="ann")
+    world.clock.time += 1
+    await paused(world, call("pay", {"amount": 6}), owner="bob")
+    world.clock.time += 1
+    await paused(world, call("pay", {"amount": 7}))
+    inbox = desk(world).inbox
+
+    async def found(**how: Any) -> int:
+        items = (await inbox.list(**how)).items
+        assert await inbox.count(**how) == len(items)
+        return len(items)
+
+    assert await found() == 4
+    assert await found(owners=["ann", "bob"]) == 3
+    assert await found(owners=["ann", None]) == 3
+    assert await found(owners=[None]) == 1
+    assert await found(owners=[]) == 0
+    assert await found(owners=["ann"], assignee="bob") == 0
+    assert await found(tools=["ask", "other"]) == 1
+    assert await found(agents=["clerk", "other"], tools=["pay"]) == 3
+    assert await found(agents=["other"]) == 0
+    assert await found(text="überALL") == 1
+    assert await found(text='"amount":6') == 1
+    assert await found(text="PAY") == 3
+    assert await found(text="ann", tools=["pay"]) == 1
+    assert await found(text="nowhere") == 0
+    assert await found(text="") == 4
+    await inbox.respond(one.interrupts[0].id, 1, run=False)
+    assert (await found(), await found(status=None), await found(status="resolved", owners=["ann"])) == (3, 4, 1)
+    page = await inbox.list(text="pay", limit=1)
+    assert (await inbox.list(text="pay", limit=1, cursor=page.next_cursor)).items[0].input == {"amount": 7}
 
 
 # -- deciding --------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Agents as tools of agents: a pause inside surfaces outside, and its answer goes back in, in any process."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,20 +14,30 @@ class Outer:
     """An outer agent that delegates to "buyer" (directly, or through "manager"), which pays."""
 
     def __init__(
-        self, world: World, *, inner: list[Any], outer: list[Any], middle: list[Any] | None = None, store: Any = None
+        self,
+        world: World,
+        *,
+        inner: list[Any],
+        outer: list[Any],
+        middle: list[Any] | None = None,
+        define: "Callable[[Outer], None] | None" = None,
+        **options: Any,
     ) -> None:
         self.process = Process(world.place.open(), world.log, clock=world.clock)
         ai: Adjourn = self.process.ai
+        self.ai = ai
+        if define is not None:
+            define(self)
         self.inner, self.outer = ScriptedModel(inner), ScriptedModel(outer)
-        self.buyer = ai.define_agent("buyer", model=self.inner, tools=["pay", "look"], description="Buys things.")
+        self.buyer = ai.define_agent("buyer", model=self.inner, tools=[*ai.tools], description="Buys things.")
         delegate: Any = self.buyer.as_tool()
         if middle is not None:
             self.middle = ScriptedModel(middle)
             manager = ai.define_agent("manager", model=self.middle, tools=[delegate])
             delegate = manager.as_tool()
-        self.ai = ai
         self.tool = delegate.name
-        self.agent = ai.define_agent("boss", model=self.outer, tools=[delegate, "look"], store=self.process.store)
+        store = self.process.store
+        self.agent = ai.define_agent("boss", model=self.outer, tools=[delegate, "look"], store=store, **options)
 
     def connect(self, session_id: str | None = None) -> Any:
         from adjourn import AgentInit

@@ -206,7 +206,7 @@ def test_filters_are_answered_from_the_index_alone(path: Path) -> None:
     with opened(path) as db:
         statement = queries("sqlite")["count_interrupts_by_status"]
         plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", [None] * 9)]
-        without_text = re.sub(r" AND \(\?9 IS NULL OR instr\(.*?, \?9\)\)", "", statement)
+        without_text = re.sub(r" AND \(\?9 IS NULL OR CAST.*, \?9\)\)", "", statement)
         covered = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {without_text}", [None] * 8)]
     assert any("interrupts_status" in line for line in plan), plan
     assert any("COVERING INDEX interrupts_status" in line for line in covered), covered

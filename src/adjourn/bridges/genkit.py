@@ -293,3 +293,20 @@ def asks_for(part: Part) -> ToolRequest | None:
     if part.tool_response is not None:
         return ToolRequest(part.tool_response.name, part.tool_response.ref)
     return None
+
+
+def noted_ids(part: Part) -> frozenset[str]:
+    """The ids of interrupts that a part of a resume carries under our own key, whatever a client made of it."""
+    found: list[Any] = []
+    for noted in (_mapping(part.ours), _mapping(_mapping(part.ours).get("pause"))):
+        found += [noted.get("interrupt"), noted.get("id")]
+    return frozenset([f for f in found if isinstance(f, str)])
+
+
+def is_decline(part: Part) -> bool:
+    """Whether a response says that it is a refusal, as `decline_interrupt` makes it."""
+    return bool(_mapping(part.ours).get("declined"))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}

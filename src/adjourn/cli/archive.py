@@ -15,7 +15,7 @@ from adjourn.cli.commands import Group, Shell, misused
 from adjourn.cli.failures import Left
 from adjourn.cli.finding import every, find_session
 from adjourn.cli.picks import confirm
-from adjourn.cli.screen import safe
+from adjourn.cli.screen import harmless, safe
 from adjourn.cli.words import many, short, span
 from adjourn.errors import SessionPaused
 from adjourn.lease import transact
@@ -48,7 +48,7 @@ async def export(
     count = 0
     with _writing(output) as file:
         async for line in ai.sessions.export(chosen or None):
-            file.write(line + b"\n")
+            file.write((harmless(line.decode()) if output is None else line.decode()).encode() + b"\n")
             count += 1
         file.flush()
     if output is not None:

@@ -165,12 +165,16 @@ class Chat:
 
     async def _line(self, line: str, reader: Reader) -> None:
         self._later = self._later and bool(self.session.interrupts)
+        await self._guard(self._said(line, reader))
+
+    async def _said(self, line: str, reader: Reader) -> None:
         asked = parse(line)
-        if asked is None:
-            reader.said(line)
-            await self._guard(self.say(line))
-        else:
-            await self._guard(self._command(asked))
+        if asked is not None:
+            await self._command(asked)
+            return
+        message = line.replace("//", "/", 1) if line.lstrip().startswith("//") else line
+        reader.said(message)
+        await self.say(message)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         """A refused request is told, and the conversation goes on."""

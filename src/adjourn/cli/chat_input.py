@@ -1,6 +1,8 @@
 """Where the lines of a chat come from: a prompt with history and completion, or a pipe."""
 
 import asyncio
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from typing import Protocol
@@ -91,8 +93,9 @@ class _Pipe:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._stream: asyncio.StreamReader | None = None
-        self._opened = False
+        self._number = _waitable()
+        self._held = b""
+        self._ended = False
 
     async def read(self, paused: bool) -> str | None:
         whole = ""
@@ -106,23 +109,37 @@ class _Pipe:
             whole += text[:-1] + "\n"
 
     async def _next(self) -> str:
-        if not self._opened:
-            self._opened = True
-            self._stream = await _stream()
-        if self._stream is None:
+        if self._number is None:
             return sys.stdin.readline()
-        return (await self._stream.readline()).decode("utf-8", "replace")
+        while b"\n" not in self._held and not self._ended:
+            await _readable(self._number)
+            got = os.read(self._number, 65536)
+            self._held += got
+            self._ended = not got
+        line, end, self._held = self._held.partition(b"\n")
+        return (line + end).decode("utf-8", "replace")
 
     def said(self, text: str) -> None:
         self._screen.say("> ", visible(text), style="dim")
 
 
-async def _stream() -> asyncio.StreamReader | None:
-    """Standard input on the event loop, so that Ctrl-C is heard while nothing comes; None where it is a file."""
-    reader = asyncio.StreamReader(limit=2**26)
-    loop = asyncio.get_running_loop()
+def _waitable() -> int | None:
+    """Standard input, where it is something to wait for; None where it is a file, which is there at once."""
     try:
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    except (ValueError, OSError, NotImplementedError, AttributeError):
+        number = sys.stdin.fileno()
+        mode = os.fstat(number).st_mode
+    except (OSError, ValueError, AttributeError):
         return None
-    return reader
+    waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and sys.stdin.isatty())
+    return number if waits and os.name != "nt" else None
+
+
+async def _readable(number: int) -> None:
+    """Waits on the event loop, so that Ctrl-C is heard, and turns go on, while nothing comes."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(number, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(number)

@@ -211,8 +211,13 @@ class Examination:
             turn = await self.ai.inbox.go_on(self.store, session_id)
             if turn is not None:
                 await turn.settled()
-                done += 1
+            row = await transact(self.store, partial(_session, session_id=session_id), read=True)
+            done += row is None or not (row.pending or row.waiting)
         return done
+
+
+def _session(tx: Tx, session_id: str) -> SessionRecord | None:
+    return tx.session(session_id)
 
 
 def _unapplied(tx: Tx, session_id: str) -> list[Decision]:

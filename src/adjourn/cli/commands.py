@@ -12,12 +12,11 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-import msgspec
 import typer
 
 from adjourn.cli.failures import BROKEN_PIPE, BUG, Left, Misuse, code_of, facts_of, is_ours
 from adjourn.cli.place import Place
-from adjourn.cli.screen import Screen, quiet_pipes
+from adjourn.cli.screen import Screen, json_line, quiet_pipes
 from adjourn.errors import AlreadyResolved
 
 T = TypeVar("T")
@@ -183,7 +182,7 @@ def explain(shell: Shell, error: BaseException) -> None:
 
 def _error_line(facts: Any) -> None:
     try:
-        sys.stderr.write(msgspec.json.encode(facts).decode() + "\n")
+        sys.stderr.write(json_line(facts) + "\n")
         sys.stderr.flush()
     except BrokenPipeError:
         quiet_pipes()

@@ -56,7 +56,9 @@ def make(store: Store | None = None, pace: float = 0.03) -> Adjourn:
             {"question": f"When does the courier come for order {order}?"}, response=Slot, allow=("respond",)
         )
 
-    ai.define_agent("support", system="You look after orders.", tools=[refund, book_courier], store=store or MemoryStore())
+    ai.define_agent(
+        "support", system="You look after orders.", tools=[refund, book_courier], store=store or MemoryStore()
+    )
     return ai
 
 

@@ -125,8 +125,10 @@ async def _may(shell: Shell, finding: Finding, yes: bool) -> bool:
 async def _repair(shell: Shell, finding: Finding) -> None:
     assert finding.repair is not None
     count = await finding.repair.apply()
-    finding.repaired = True
-    shell.screen.say(Text("✓ ", "green"), f"{finding.check}: {finding.repair.what}: done ({count:,})")
+    # Turns may fail to go on; what else there is to repair was either put right here or by somebody else meanwhile.
+    finding.repaired = count >= len(finding.ids) or not finding.repair.runs
+    mark = Text("✓ ", "green") if finding.repaired else Text("✗ ", "red")
+    shell.screen.say(mark, f"{finding.check}: {finding.repair.what}: {count:,} of {len(finding.ids):,}")
 
 
 def _sum_up(shell: Shell, findings: Sequence[Finding], left: Sequence[Finding], yes: bool) -> None:

@@ -71,8 +71,5 @@ class Flow:
         self.began = True
 
     def _out(self, text: str) -> None:
-        if text == "\n":
-            self._screen.console.print()
-        else:
-            self._screen.console.print(Text(text, self._style), end="", soft_wrap=True)
+        self._screen.say(Text(text, self._style), end="")
         self._screen.console.file.flush()

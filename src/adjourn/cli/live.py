@@ -136,6 +136,7 @@ class LiveList:
         moves(_ROWS, "end", "G")
 
         @keys.add("enter")
+        @keys.add("c-j")
         def _open(event: KeyPressEvent) -> None:
             if self._rows:
                 event.app.exit(result=self._rows[self._place])

@@ -138,6 +138,7 @@ async def _picked(question: str, options: Sequence[Option[T]], at: int) -> T:
         move(count - 1)
 
     @keys.add("enter")
+    @keys.add("c-j")
     def _take(event: KeyPressEvent) -> None:
         event.app.exit(result=options[picker.at].value)
 
@@ -214,10 +215,12 @@ async def ask(
 
 
 def sending() -> KeyBindings:
-    """Enter sends; Alt+Enter and Ctrl-J begin a new line, and so does Enter after a backslash."""
+    """Enter sends; Alt+Enter begins a new line, and so does Enter after a backslash."""
     keys = KeyBindings()
 
+    # Ctrl-J is what Enter becomes where it was typed before the prompt was there.
     @keys.add("enter")
+    @keys.add("c-j")
     def _send(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if buffer.document.text_before_cursor.endswith("\\"):
@@ -227,7 +230,7 @@ def sending() -> KeyBindings:
             buffer.validate_and_handle()
 
     @keys.add("escape", "enter")
-    @keys.add("c-j")
+    @keys.add("escape", "c-j")
     def _line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 

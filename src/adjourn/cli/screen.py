@@ -17,9 +17,6 @@ from rich.text import Text
 
 from adjourn.display import one_line, visible
 
-_PIPE_WIDTH = 240
-"""Columns where nobody looks: a pipe or a file gets whole lines."""
-
 
 class Screen:
     """One command's standard streams. `json` keeps prose off standard output; `interactive` says whether to ask."""
@@ -46,43 +43,36 @@ class Screen:
     def say(self, *pieces: "str | Text", style: str = "", end: str = "\n") -> None:
         """Prose on standard output; nothing where JSON was asked for. Texts are shown as they are, nothing takes effect."""
         if not self.json:
-            self.console.print(_joined(pieces, style), end=end, soft_wrap=not self.is_terminal)
+            _put(self.console, _joined(pieces, style), end)
 
     def note(self, *pieces: "str | Text", style: str = "dim") -> None:
         """Prose beside the output, on standard error."""
         if not self.json:
-            self.errors.print(_joined(pieces, style), soft_wrap=not self.is_terminal)
+            _put(self.errors, _joined(pieces, style))
 
     def quote(self, text: str, *, limit: int = 20_000, style: str = "", mark: str = "│ ") -> None:
         """What somebody else wrote: each line behind a mark, so that none can pose as ours."""
         if self.json:
             return
-        shown = visible(text, limit=limit).split("\n")
-        if not self.is_terminal:
-            for line in shown:
-                self.console.print(Text(mark + line), soft_wrap=True)
-            return
         room = max(self.width - cell_len(mark), 10)
-        for line in shown:
-            for piece in Text(line, style).wrap(self.console, room) if line else [Text("")]:
-                self.console.print(Text(mark, "dim") + piece, no_wrap=True, crop=False)
+        for line in visible(text, limit=limit).split("\n"):
+            whole = Text(line, style)
+            for piece in whole.wrap(self.console, room) if line and self.is_terminal else [whole]:
+                _put(self.console, Text(mark, "dim") + piece)
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence["str | Text"]], *, flexible: int = -1) -> None:
-        """A table; the `flexible` column takes the room that is left. Nothing is cut where nobody looks."""
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence["str | Text"]]) -> None:
+        """A table, whose last column takes the room that is left; in a pipe whole lines, with tabs between the cells."""
         if self.json:
             return
         kept = [[Text(c) if isinstance(c, str) else c for c in row] for row in rows]
         if not self.is_terminal:
             for row in kept:
-                self.console.print(Text("\t").join([Text(_flat(c.plain)) for c in row]), soft_wrap=True)
+                _put(self.console, Text("\t".join([_flat(c.plain) for c in row])))
             return
         table = Table(box=None, show_header=True, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-        flexible = flexible % len(columns)
-        for place, name in enumerate(columns):
-            if place == flexible:
-                table.add_column(name, ratio=1, no_wrap=True, overflow="ellipsis")
-            else:
-                table.add_column(name, no_wrap=True, overflow="ellipsis")
+        for name in columns[:-1]:
+            table.add_column(name, no_wrap=True, overflow="ellipsis")
+        table.add_column(columns[-1], ratio=1, no_wrap=True, overflow="ellipsis")
         for row in kept:
             table.add_row(*row)
         self.console.print(table)
@@ -93,7 +83,7 @@ class Screen:
             return
         if not self.is_terminal:
             for name, value in facts:
-                self.console.print(Text(f"{name}\t") + value, soft_wrap=True)
+                _put(self.console, Text(f"{name}\t") + value)
             return
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
@@ -107,8 +97,25 @@ class Screen:
     def give(self, value: Any) -> None:
         """One JSON value on one line of standard output; nothing where JSON was not asked for."""
         if self.json:
-            sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+            sys.stdout.write(json_line(value) + "\n")
             sys.stdout.flush()
+
+
+def json_line(value: Any) -> str:
+    """JSON on one line. What `visible` would not show as it is, is escaped: the same JSON, harmless on a terminal."""
+    return harmless(msgspec.json.encode(value).decode())
+
+
+def harmless(text: str) -> str:
+    """JSON text, with whatever could take effect on a terminal escaped."""
+    if (text.isascii() and text.isprintable()) or visible(text) == text:
+        return text
+    return "".join([c if visible(c) == c else _escaped(c) for c in text])
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def quiet_pipes() -> None:
@@ -129,7 +136,6 @@ def _console(stream: IO[str], color: bool) -> Console:
         emoji=False,
         highlight=False,
         no_color=not color or None,
-        width=None if terminal else _PIPE_WIDTH,
         force_terminal=terminal,
     )
 
@@ -146,6 +152,13 @@ def _joined(pieces: Sequence["str | Text"], style: str) -> Text:
     for piece in pieces:
         out.append_text(piece if isinstance(piece, Text) else Text(visible(piece)))
     return out
+
+
+def _put(console: Console, text: Text, end: str = "\n") -> None:
+    if console.is_terminal:
+        console.print(text, end=end)
+    else:  # rich would turn tabs into blanks
+        console.file.write(text.plain + end)
 
 
 def _flat(text: str) -> str:

@@ -2,16 +2,20 @@
 
 import os
 import secrets
+import signal
 import socket
 import sys
 from dataclasses import dataclass
+from logging import INFO, getLogger
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from adjourn.cli.chat import AppArgument
 from adjourn.cli.commands import Group, Shell, misused
+from adjourn.cli.engine import EngineOptions, Logging
 from adjourn.cli.failures import Misuse
 from adjourn.cli.place import load_app
 from adjourn.cli.words import many
@@ -29,7 +33,6 @@ class Listening:
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8000
     uds: Annotated[Path | None, typer.Option(help="A Unix socket to bind instead.", show_default=False)] = None
     workers: Annotated[int, typer.Option(help="How many processes.", min=1, max=256)] = 1
-    log_level: Annotated[str, typer.Option(help="critical, error, warning, info, debug or trace.")] = "warning"
     access_log: Annotated[bool, typer.Option("--access-log", help="A line for each request.")] = False
 
 
@@ -68,31 +71,48 @@ def add_to(group: Group) -> None:
     group.command("serve", about="app", panel="Running")(serve)
 
 
-async def serve(shell: Shell, app: AppArgument, listening: Listening, access: Access) -> int:
+async def serve(
+    shell: Shell, app: AppArgument, listening: Listening, access: Access, logging: Logging, engine: EngineOptions
+) -> int:
     """Serve the HTTP API and the web inbox. Without configured access a token is made, and a link that signs in is shown."""
     try:
         import uvicorn
 
         from adjourn.server import Auth, ServerSettings, create_app
         from adjourn.server.app import announce
+        from adjourn.server.serving import uvicorn_options
     except ImportError as e:
         raise MissingExtra(f"adjourn serve ({e})", "server") from e
     access.apply()
+    logging.apply()
+    if listening.access_log:
+        getLogger("adjourn.access").setLevel(INFO)
     if listening.workers > 1:
+        if engine.engine is not None:
+            raise misused("--engine with --workers: give the application its engine itself, Adjourn(engine=…)")
         return _serve_many(shell, app, listening)
     ai = shell.place.load(app)
+    engine.apply(ai)
     auth, settings = Auth.from_environment(), ServerSettings.from_environment(os.environ)
-    config: Any = uvicorn.Config(create_app(ai, auth, settings=settings), **_options(listening))
+    config: Any = uvicorn.Config(create_app(ai, auth, settings=settings), log_config=None, **uvicorn_options(settings))
     bound = _bind(listening)
     url = settings.public_url or _url(listening, bound)
     announce(auth, settings, url)
     _ready(shell, url, listening)
     server = uvicorn.Server(config)
+    # At its end uvicorn raises the signal that ended it once more, for the handlers there were before. That it came is
+    # how a server is meant to end, so they do nothing.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _nothing)
     try:
         await server.serve(sockets=[bound])
     finally:
         bound.close()
     return 0 if server.started else 1
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """A signal that has done its work already."""
 
 
 def _ready(shell: Shell, url: str, listening: Listening) -> None:
@@ -102,17 +122,6 @@ def _ready(shell: Shell, url: str, listening: Listening) -> None:
     if listening.uds is None and listening.host not in LOOPBACK:
         shell.screen.note("It can be reached from other machines, without encryption: put a proxy with TLS before it.")
     sys.stdout.flush()
-
-
-def _options(listening: Listening) -> dict[str, Any]:
-    return {
-        "lifespan": "on",
-        "log_level": listening.log_level,
-        "access_log": listening.access_log,
-        "server_header": False,
-        "proxy_headers": False,  # the server reads them itself, from the proxies that it trusts
-        "timeout_graceful_shutdown": 15,
-    }
 
 
 def _bind(listening: Listening) -> socket.socket:
@@ -147,6 +156,8 @@ def _url(listening: Listening, bound: socket.socket | None) -> str:
 def _serve_many(shell: Shell, app: str, listening: Listening) -> int:
     import uvicorn
 
+    from adjourn.server.serving import uvicorn_options
+
     if listening.port == 0:
         raise misused("--workers needs a --port of its own")
     load_app(app)  # whatever is wrong with it is told once, here
@@ -161,7 +172,7 @@ def _serve_many(shell: Shell, app: str, listening: Listening) -> int:
         {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": listening.port}
     )
     uvicorn.run(
-        "adjourn.cli.serving:application", factory=True, workers=listening.workers, **where, **_options(listening)
+        "adjourn.cli.serving:application", factory=True, workers=listening.workers, **where, **uvicorn_options()
     )
     return 0
 

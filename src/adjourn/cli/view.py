@@ -22,11 +22,13 @@ from adjourn.errors import TurnError
 from adjourn.handle import AgentInterrupt, AgentOutput, AgentTurn
 from adjourn.ledger import INNER
 from adjourn.observe import Observed
-from adjourn.parts import OURS, Message, Metadata, Part, encode
+from adjourn.parts import OURS, Chunk, Message, Metadata, Part, encode
 from adjourn.stream import StreamChunk
 from adjourn.tool import Interrupt
 
 Outcome = AgentOutput | BaseException
+_WHOLE = -1
+"""The index of a chunk that holds a whole reply, and is ours."""
 
 
 class _Running:
@@ -47,9 +49,8 @@ class TurnView:
         self._events = events and screen.json
         self._running: dict[str, _Running] = {}
         self._took: dict[str, list[float]] = {}
-        self._replies: list[str] = []
-        self._streamed = False
-        self._following = False
+        self._turn: AgentTurn | None = None
+        self._heard = False
         self._flow = Flow(screen)
         self._thought = Flow(screen, "dim italic")
         self._status: Status | None = None
@@ -72,14 +73,15 @@ class TurnView:
 
         with on_interrupt(stop):
             try:
-                self._following = True
+                self._turn, self._heard = turn, False
                 self._busy()
                 async for chunk in turn.stream:
                     self._chunk(chunk)
                 outcome = await _outcome(turn)
-                self._unstreamed()
+                if isinstance(outcome, AgentOutput) and not self._heard and not outcome.interrupts:
+                    self._text(outcome.text)
             finally:
-                self._following = False
+                self._turn = None
                 self._quiet()
                 self._flow.end()
                 self._thought.end()
@@ -93,7 +95,6 @@ class TurnView:
             self._break()
             self._line("… that answer broke off; trying again", "dim")
         if chunk.interrupt is not None:
-            self._unstreamed()
             self._paused(chunk.interrupt)
         elif chunk.progress is not None:
             fraction = chunk.progress.fraction
@@ -109,7 +110,7 @@ class TurnView:
             self._line(f"◆ artifact {safe(chunk.artifact.name or 'without a name', 80)}", "cyan")
             self._event({"event": "artifact", "name": chunk.artifact.name})
         elif chunk.raw is not None and chunk.raw.role == "tool":
-            self._unstreamed()
+            self._heard = False
             for part in chunk.raw.content:
                 if part.tool_response is not None:
                     self._result(part)
@@ -122,25 +123,20 @@ class TurnView:
             self._quiet()
             self._thought.write(chunk.reasoning)
             self._event({"event": "reasoning", "text": chunk.reasoning})
-        if chunk.text:
-            self._streamed = True
+        if chunk.text and not (chunk.raw is not None and chunk.raw.index == _WHOLE and self._heard):
+            self._heard = True
             self._text(chunk.text)
+        if chunk.raw is not None and chunk.raw.index == _WHOLE and chunk.raw.metadata:
+            self._heard = False  # a tool follows, and then another reply
 
     def _text(self, text: str) -> None:
         self._quiet()
         self._thought.end()
+        if not text:
+            return
         if not self._screen.json:
             self._flow.write(text)
         self._event({"event": "text", "text": text})
-
-    def _unstreamed(self) -> None:
-        """What a model said that does not stream: it comes with no chunk, so it is shown at the next thing that does."""
-        replies, self._replies = self._replies, []
-        if not self._streamed:
-            for text in replies:
-                self._text(text)
-                self._flow.end()
-        self._streamed = False
 
     def _result(self, part: Part) -> None:
         response = part.tool_response
@@ -196,7 +192,7 @@ class TurnView:
 
     def _busy(self) -> None:
         """Shows what runs, where the screen can show what moves and no text is being written."""
-        if not self._following or not self._screen.is_terminal or self._screen.json or self._flow.began:
+        if self._turn is None or not self._screen.is_terminal or self._screen.json or self._flow.began:
             return
         shown = Text(", ".join(self._names()) or "thinking …", "dim")
         shown.truncate(max(self._screen.width - 4, 8), overflow="ellipsis")
@@ -217,7 +213,7 @@ class TurnView:
     # -- tools, as the application's observers hear of them
 
     def _observe(self, seen: Observed) -> AbstractContextManager[Any] | None:
-        if not self._following:
+        if self._turn is None:
             return None
         if seen.kind == "tool":
             return self._watch(seen)
@@ -230,8 +226,11 @@ class TurnView:
     def _listen(self, seen: Observed) -> Generator[None]:
         yield
         message: Any = getattr(seen.result, "message", None)
-        if isinstance(message, Message) and message.text:
-            self._replies.append(message.text)
+        if isinstance(message, Message) and message.text and self._turn is not None:
+            # A model that does not stream says nothing on the way. Its reply goes into the stream here, in its place, and
+            # is shown where nothing of it was.
+            more = {"tools": True} if message.tool_requests else None
+            self._turn.watcher.feed.put(StreamChunk(Chunk("model", _WHOLE, [Part(text=message.text)], more)))
 
     @contextlib.contextmanager
     def _watch(self, seen: Observed) -> Generator[None]:

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,11 +17,12 @@ from msgspec.structs import replace
 from adjourn.app import Adjourn
 from adjourn.cli.chat import AppArgument
 from adjourn.cli.commands import Group, Shell
+from adjourn.cli.engine import EngineOptions, Logging
 from adjourn.cli.facts import turn_facts, when
 from adjourn.cli.failures import NOT_DRAINED, Misuse
 from adjourn.cli.screen import Screen, safe
 from adjourn.cli.words import clock, many, short, took
-from adjourn.errors import AdjournError, NothingPaused, SessionBusy, SessionConflict, StoreError
+from adjourn.errors import AdjournError, NothingPaused, SessionBusy, SessionConflict, StoreError, StoreUnavailable
 from adjourn.handle import AgentOutput, AgentTurn
 from adjourn.lease import transact
 from adjourn.ledger import INNER
@@ -36,38 +38,61 @@ def add_to(group: Group) -> None:
     group.command("worker", about="app", panel="Running")(worker)
 
 
-async def worker(
-    shell: Shell,
-    app: AppArgument,
-    concurrency: Annotated[int, typer.Option(help="How many turns at once.", min=1, max=10_000)] = 20,
-    grace: Annotated[
-        float, typer.Option(help="Seconds that running turns have to come to rest at the end.", min=0)
-    ] = 30.0,
+@dataclass
+class Pace:
+    """How much at once, how often, and for how long."""
+
+    concurrency: Annotated[int, typer.Option(help="How many turns at once.", min=1, max=10_000)] = 20
+    grace: Annotated[float, typer.Option(help="Seconds that running turns have to come to rest at the end.", min=0)] = (
+        30.0
+    )
     poll: Annotated[
         float, typer.Option(help="Seconds between looks, where no store says that anything changed.", min=0.1)
-    ] = 5.0,
-    once: Annotated[bool, typer.Option("--once", help="Take up what waits now, and end when it rests.")] = False,
-) -> int:
+    ] = 5.0
+    once: Annotated[bool, typer.Option("--once", help="Take up what waits now, and end when it rests.")] = False
+
+
+async def worker(shell: Shell, app: AppArgument, pace: Pace, logging: Logging, engine: EngineOptions) -> int:
     """Go on with turns that were decided on, or left by a dead process; settle what is overdue. SIGTERM drains."""
     ai = shell.place.load(app)
     if not ai.stores():
         raise Misuse(
             "no agent of this application has a store, so there is nothing for a worker to take up", kind="app"
         )
-    work = Worker(ai, _Log(shell.screen), concurrency=concurrency, poll=poll)
+    logging.apply()
+    log = _Log(shell.screen)
+    agents = f"agents {', '.join(safe(a, 40) for a in sorted(ai.agents))}; Ctrl-C or SIGTERM ends it"
+    if engine.apply(ai):
+        return await _on_engine(ai, log, pace, agents)
+    work = Worker(ai, log, concurrency=pace.concurrency, poll=pace.poll)
     stop = asyncio.Event()
     with _signals(stop):
-        if once:
+        if pace.once:
             await work.round()
             while work.running and not stop.is_set():
                 await work.changed()
                 await work.round()
         else:
-            work.log.say(
-                "ready", f"agents {', '.join(safe(a, 40) for a in sorted(ai.agents))}; Ctrl-C or SIGTERM ends it"
-            )
+            log.say("ready", agents)
             await work.run(stop)
-        return await _drained(work, grace)
+        return await _drained(work, pace.grace)
+
+
+async def _on_engine(ai: Adjourn, log: "_Log", pace: Pace, agents: str) -> int:
+    """Runs the steps that an engine hands out. It drains at SIGTERM by itself."""
+    from adjourn.engines.temporal_worker import WorkerOptions, run_worker
+
+    if pace.once:
+        raise Misuse("--once goes with leases; an engine hands out its work as it comes")
+    place = getattr(ai.engine, "address", "")
+    log.say("ready", f"Temporal at {safe(place, 100)}, {agents}")
+    options = WorkerOptions(grace=pace.grace, sweep=pace.poll, activities=pace.concurrency)
+    try:
+        await run_worker(ai, options=options)
+    except RuntimeError as e:  # what its client raises where nobody answers
+        raise StoreUnavailable(f"Temporal at {place} cannot be used: {e}") from e
+    log.say("stopped", "nothing runs here any more")
+    return 0
 
 
 async def _drained(work: "Worker", grace: float) -> int:

@@ -62,6 +62,7 @@ class LiveLine:
     async def read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Takes what a worker says until it hangs up."""
         self._writers.add(writer)
+        self.heard = True
         base = self._messages  # each worker counts the messages of its own step
         try:
             while line := await reader.readline():
@@ -76,7 +77,6 @@ class LiveLine:
         if watcher is None:
             return
         if news.chunk is not None:
-            self.heard = True
             index = base + news.chunk.index
             self._messages = max(self._messages, index + 1)
             watcher(replace(news.chunk, index=index))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from adjourn.agent import Agent
-from adjourn.engine import Engine, Work, place_of
+from adjourn.engine import Engine, Work, end_leg, place_of
 from adjourn.engines.live import Caller
 from adjourn.engines.stored import Ask, Changes, Kept, Legs, Told, View, keep, lease_of
 from adjourn.errors import InvalidRequest, ModelError, SessionBusy, SessionConflict, SessionError, StoreError
@@ -18,6 +18,7 @@ from adjourn.lease import transact
 from adjourn.ledger import INNER, Leg, expire_due, late_result, renew, where_to_go_on
 from adjourn.leg import LegJournal, Plan, unknown_outcome
 from adjourn.loop import Driver
+from adjourn.notices import tell_expired
 from adjourn.parts import Artifact, Chunk, new_id
 from adjourn.remote import Remote
 from adjourn.session import AgentSession
@@ -182,11 +183,15 @@ class Steps:
         return await self._take(agent, ask, view, step, last_try)
 
     async def run_tool(self, ask: Ask, last_try: bool) -> Told:
-        """Runs the call, where it is ready to run."""
+        """Runs the call, where it is ready to run. One that runs already was begun by a worker that is gone."""
         agent = self._agent(ask)
         view = await self._look(agent, ask)
         call = view.call(ask.call) if view is not None else None
-        if view is None or not view.held or call is None or call.state != "ready":
+        if view is None or not view.held or call is None:
+            return self._told(view, ask, agent)
+        if call.state == "running":
+            return await self.look(replace(ask, lost=(call.id,)))
+        if call.state != "ready":
             return self._told(view, ask, agent)
         return await self._take(agent, ask, view, RunTools([call]), last_try)
 
@@ -220,12 +225,31 @@ class Steps:
     async def expire(self, ask: Ask) -> Told:
         """Settles what nobody decided in time, and begins the leg that goes on from it."""
         agent = self._agent(ask)
-        await transact(_store(agent), partial(expire_due, now=agent.clock.now()))
+        tell_expired(agent.observers, await transact(_store(agent), partial(expire_due, now=agent.clock.now())))
         view = await self._look(agent, ask)
         if view is not None and view.session.waiting and not view.session.pending:
             session = WorkerSession(agent, AgentInit(view.session.id, view.row.id))
             try:
                 await session.hand_over()
+            except SessionError:
+                pass  # somebody else goes on with it
+        return await self.look(ask)
+
+    async def abort(self, ask: Ask, reason: str) -> Told:
+        """Ends the turn, whether it runs or is paused."""
+        agent = self._agent(ask)
+        store, now = _store(agent), agent.clock.now()
+        view = await self._look(agent, ask)
+        if view is not None and view.held:
+            work = partial(
+                end_leg, snapshot_id=view.row.id, limits=agent.limits, reason=reason, now=now,
+                lease=store.lease_seconds,
+            )  # fmt: skip
+            await transact(store, work)
+        elif view is not None and view.turn.paused:
+            session = WorkerSession(agent, AgentInit(view.session.id, view.row.id))
+            try:
+                await session.abort(reason)
             except SessionError:
                 pass  # somebody else goes on with it
         return await self.look(ask)
@@ -273,6 +297,7 @@ class Steps:
             session = WorkerSession.within(agent, view, caller.watcher, ask.context, signal)
             setting = agent.setting(session, ask.context)
             setting.key, setting.signal, setting.sink = session.id, signal, caller.watcher
+            setting.leg = lease_of(view)
             journal = StepJournal(store, self._legs, ask, agent, view, setting)
             setting.journal, journal.last_try = journal, last_try
             doing = asyncio.ensure_future(journal.driver.one_step(step))

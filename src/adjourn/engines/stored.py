@@ -18,10 +18,11 @@ from adjourn.agent import Agent
 from adjourn.engine import Trait, open_in, resting, thin, traits_of
 from adjourn.errors import ResumeError
 from adjourn.events import Event, Json, Limits, ToolStarted
-from adjourn.ledger import Leg, Write, as_event, save
+from adjourn.ledger import Leg, Write, save
 from adjourn.loading import load as load_session
 from adjourn.loading import next_of, stand
 from adjourn.parts import Artifact
+from adjourn.settling import as_event
 from adjourn.state import Call, Finished, Turn
 from adjourn.store import Decision, SessionRecord, Snapshot, Tx
 from adjourn.turn import record
@@ -48,7 +49,7 @@ class Ask(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 class Told(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Where the turn stands after a step: its thin events from number `first` on, and whether it rests with them.
 
-    `gone`: the leg is somebody else's by now, or was deleted.
+    `gone`: the leg is somebody else's by now, or was deleted. `busy`: the step still runs, on the worker with this queue.
     """
 
     first: int
@@ -56,6 +57,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     snapshot_id: str = ""
     rested: bool = False
     gone: bool = False
+    busy: str = ""
     limits: Limits = Limits()
     traits: Mapping[str, Trait] = {}
 
@@ -136,7 +138,7 @@ class Legs:
         rested = view.row.status != "pending"
         traits = traits_of(view.turn, agent.find_tool)
         return Told(
-            first, view.thinned[first:], view.row.id, rested, not (rested or view.held), view.turn.limits, traits
+            first, view.thinned[first:], view.row.id, rested, not (rested or view.held), "", view.turn.limits, traits
         )
 
 

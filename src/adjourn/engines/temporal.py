@@ -4,6 +4,7 @@ import asyncio
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,9 @@ class Temporal:
             task_queue=self.queue,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            task_timeout=timedelta(seconds=self.timing.task),
             static_summary=work.agent,
+            memo={"agent": work.agent, "session": work.session_id},
             **signal,
         )
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
-from temporalio.worker import Worker, WorkerDeploymentConfig
+from temporalio.worker import PollerBehaviorSimpleMaximum, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from adjourn.app import Adjourn
@@ -18,6 +18,7 @@ from adjourn.engines.steps import Steps
 from adjourn.engines.temporal_activities import Activities
 from adjourn.engines.temporal_workflow import Timing, TurnWorkflow
 from adjourn.errors import DefinitionError, StoreError
+from adjourn.parts import new_id
 
 _log = logging.getLogger("adjourn.engine")
 
@@ -73,13 +74,15 @@ async def run_worker(
     assert engine is not None
     ai.engine = engine
     steps = Steps(ai, engine.holder)
-    worker = _worker(await engine.client(), engine, steps, options)
+    activities = Activities(steps, engine.timing, f"{engine.queue}:{new_id('w_')}", options.activities)
+    client = await engine.client()
+    worker, own = _worker(client, engine, activities, options), _own_worker(client, engine, activities, options)
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     undo = [s for s in (signal.SIGTERM, signal.SIGINT) if _on_signal(loop, s, told)]
     sweeping = asyncio.create_task(_sweep(ai, engine, steps, options.sweep))
     try:
-        async with worker:
+        async with own, worker:  # what runs here is waited for until the very end
             await told.wait()
     finally:
         sweeping.cancel()
@@ -95,7 +98,23 @@ def _on_signal(loop: asyncio.AbstractEventLoop, number: signal.Signals, told: as
     return True
 
 
-def _worker(client: Client, engine: TemporalEngine, steps: Steps, options: WorkerOptions) -> Worker:
+def _own_worker(client: Client, engine: TemporalEngine, activities: Activities, options: WorkerOptions) -> Worker:
+    """Waits for the long steps that run in this very process."""
+    beat = timedelta(seconds=min(max(engine.timing.heartbeat / 6, 0.2), 5.0))
+    return Worker(
+        client,
+        task_queue=activities.queue,
+        activities=activities.own,
+        max_concurrent_activities=10_000,  # which only wait
+        activity_task_poller_behavior=PollerBehaviorSimpleMaximum(1),
+        graceful_shutdown_timeout=timedelta(seconds=options.grace),
+        # A cancellation comes back with a heartbeat, so they are not held back for long.
+        max_heartbeat_throttle_interval=beat,
+        default_heartbeat_throttle_interval=beat,
+    )
+
+
+def _worker(client: Client, engine: TemporalEngine, activities: Activities, options: WorkerOptions) -> Worker:
     deployment = None
     if options.deployment is not None and options.build_id is not None:
         version = WorkerDeploymentVersion(options.deployment, options.build_id)
@@ -106,19 +125,19 @@ def _worker(client: Client, engine: TemporalEngine, steps: Steps, options: Worke
             use_worker_versioning=True,
             default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
         )
-    beat = timedelta(seconds=max(engine.timing.heartbeat / 6, 0.2))
     return Worker(
         client,
         task_queue=engine.queue,
         workflows=[TurnWorkflow],
-        activities=Activities(steps, engine.timing).all,
+        activities=activities.local,
         workflow_runner=sandbox(),
-        max_concurrent_activities=options.activities,
-        max_cached_workflows=options.cached,
+        no_remote_activities=True,
+        # A workflow whose step runs keeps its task, so there are as many of these as steps.
+        max_concurrent_workflow_tasks=options.activities,
+        max_concurrent_local_activities=2 * options.activities,
+        max_cached_workflows=max(options.cached, options.activities),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=engine.timing.task),
         graceful_shutdown_timeout=timedelta(seconds=options.grace),
-        # A cancellation comes back with a heartbeat, so they are not held back for long.
-        max_heartbeat_throttle_interval=min(beat, timedelta(seconds=5)),
-        default_heartbeat_throttle_interval=min(beat, timedelta(seconds=5)),
         deployment_config=deployment,
     )
 

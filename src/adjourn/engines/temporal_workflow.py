@@ -4,10 +4,16 @@ The workflow holds a thin turn (see `adjourn.engine`) and asks `next_step` what 
 does it, commits it to the store and says what the journal has now; the workflow records that and asks again. It learns
 the same way of what was decided elsewhere. So it can be replayed, evicted, or started anew from the store alone.
 
+A step begins as a local activity: it runs where the workflow runs, and costs one event of history instead of six. That a
+local activity may be begun twice, when its worker dies, is no danger: the store's journal says what was begun. One that
+takes longer than a few seconds says so and goes on; an ordinary activity, on that worker's own queue, then waits for it,
+with heartbeats.
+
 What it does must be the same at every replay. Change it only behind `workflow.patched`, and keep the histories in
 tests/engines/histories replaying.
 """
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -25,25 +31,20 @@ from adjourn.state import Call, CallModel, Finished, Paused, RunTools, Turn
 from adjourn.turn import begin, next_step, record
 
 TURN = "adjourn.turn"
-MODEL, TOOL, HANDLE, LOOK, EXPIRE = (
-    "adjourn.model",
-    "adjourn.tool",
-    "adjourn.handle",
-    "adjourn.look",
-    "adjourn.expire",
-)
+MODEL, TOOL, HANDLE = "adjourn.model", "adjourn.tool", "adjourn.handle"
+LOOK, EXPIRE, ABORT, FINISH = "adjourn.look", "adjourn.expire", "adjourn.abort", "adjourn.finish"
 WOKEN = "woken"
-
-_SHORT = timedelta(minutes=1)
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Bounds of what a worker does, in seconds: `longest` of one step, `heartbeat` after which a silent worker is given up.
+    """Bounds of what a worker does, in seconds: `longest` of one step; `task` and `heartbeat`, after which a silent worker is
+    given up in a short and in a long step.
 
     `model_attempts` of a model that fails in a way that may pass; `backoff` is before the second, and doubles.
     """
 
     longest: float = 24 * 3600.0
+    task: float = 10.0
     heartbeat: float = 30.0
     model_attempts: int = 3
     backoff: float = 1.0
@@ -94,6 +95,14 @@ class TurnWorkflow:
 
     @workflow.run
     async def run(self, start: Start) -> str:
+        try:
+            return await self._run()
+        except asyncio.CancelledError:
+            # Somebody cancelled the workflow: that is an abort, and has to be one in the store as well.
+            await self._begin(ABORT, self._ask(), self._retries())
+            raise
+
+    async def _run(self) -> str:
         while True:
             self._listen()
             if self._gone:
@@ -176,18 +185,8 @@ class TurnWorkflow:
         )
 
     async def _do(self, name: str, lost: Sequence[str] = ()) -> None:
-        """One activity that may be repeated; it is given up when the turn ends meanwhile."""
-        short = name in (LOOK, EXPIRE)
-        handle = workflow.start_activity(
-            name,
-            self._ask(lost=lost),
-            result_type=Told,
-            start_to_close_timeout=_SHORT if short else timedelta(seconds=self._timing.longest),
-            heartbeat_timeout=None if short else timedelta(seconds=self._timing.heartbeat),
-            retry_policy=self._retries(),
-        )
-        if await self._done([handle]):
-            self._learn(handle.result())
+        """One step that may be repeated; it is given up when the turn ends meanwhile."""
+        await self._finish([self._begin(name, self._ask(lost=lost), self._retries())], [None])
 
     async def _run_tools(self, ready: Sequence[Call]) -> None:
         now = workflow.time()
@@ -203,31 +202,63 @@ class TurnWorkflow:
             calls.append(call)
             if alone:
                 break
-        handles = [self._run_tool(call) for call in calls]
+        handles: list[workflow.ActivityHandle[Told]] = []
+        for call in calls:
+            idempotent = self._traits.get(call.id, Trait()).idempotent
+            # What may have had an effect is not tried again by anybody but a person.
+            policy = self._retries() if idempotent else RetryPolicy(maximum_attempts=1)
+            handles.append(self._begin(TOOL, self._ask(call.id), policy, call.request.name))
+        await self._finish(handles, [c.id for c in calls])
+
+    def _begin(
+        self, name: str, ask: Ask, policy: RetryPolicy, summary: str | None = None
+    ) -> "workflow.ActivityHandle[Told]":
+        return workflow.start_local_activity(
+            name,
+            ask,
+            result_type=Told,
+            summary=summary,
+            start_to_close_timeout=timedelta(seconds=self._timing.longest),
+            retry_policy=policy,
+            # A longer wait is a timer, which needs no worker.
+            local_retry_threshold=timedelta(seconds=self._timing.task / 2),
+        )
+
+    async def _finish(self, handles: "Sequence[workflow.ActivityHandle[Told]]", calls: Sequence[str | None]) -> None:
+        """Learns what came of these steps, the long ones too, and which calls were lost with their worker."""
+        lost: list[str] = []
         if not await self._done(handles):
             return
-        lost: list[str] = []
+        waiting: list[workflow.ActivityHandle[Told]] = []
+        of: list[str | None] = []
         for call, handle in zip(calls, handles, strict=True):
             try:
-                self._learn(handle.result())
+                told = handle.result()
             except ActivityError as e:
                 if is_cancelled_exception(e):
                     raise
-                lost.append(call.id)
+                lost += [call] if call is not None else []
+                continue
+            self._learn(told)
+            if told.busy:
+                waiting.append(self._wait_for_worker(told.busy, call))
+                of.append(call)
+        if waiting:
+            await self._finish(waiting, of)
         if lost:
             await self._do(LOOK, lost)
 
-    def _run_tool(self, call: Call) -> "workflow.ActivityHandle[Told]":
-        idempotent = self._traits.get(call.id, Trait()).idempotent
+    def _wait_for_worker(self, queue: str, call: str | None) -> "workflow.ActivityHandle[Told]":
+        heartbeat = timedelta(seconds=self._timing.heartbeat)
         return workflow.start_activity(
-            TOOL,
-            self._ask(call.id),
+            FINISH,
+            self._ask(call),
             result_type=Told,
-            summary=call.request.name,
+            task_queue=queue,
+            schedule_to_start_timeout=heartbeat,
             start_to_close_timeout=timedelta(seconds=self._timing.longest),
-            heartbeat_timeout=timedelta(seconds=self._timing.heartbeat),
-            # What may have had an effect is not tried again by anybody but a person.
-            retry_policy=self._retries() if idempotent else RetryPolicy(maximum_attempts=1),
+            heartbeat_timeout=heartbeat,
+            retry_policy=RetryPolicy(maximum_attempts=1),
         )
 
     def _retries(self) -> RetryPolicy:

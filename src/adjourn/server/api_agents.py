@@ -29,9 +29,10 @@ from adjourn.server.problems import problem_of
 from adjourn.server.settings import ServerSettings
 from adjourn.stream import StreamChunk
 
+WAIT_AT_MOST = 3600
 Wait = Annotated[
     float | None,
-    QueryParameter(ge=0, le=3600, description="How many seconds to wait for the turn to rest; 0 does not wait."),
+    QueryParameter(ge=0, le=WAIT_AT_MOST, description="How many seconds to wait for the turn to rest; 0 does not wait."),
 ]
 Name = Annotated[str, PathParameter(description="The name of an agent.", max_length=200)]
 

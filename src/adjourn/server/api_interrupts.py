@@ -199,7 +199,9 @@ async def decline(
     return _taken(request, await desk.decide(principal, interrupt_id, verdict))
 
 
-@post("/bulk", status_code=200, summary="The same decision on many", operation_id="DecideMany")
+@post(
+    "/bulk", status_code=200, summary="The same decision on many", operation_id="DecideMany", opt={"problems": (404,)}
+)
 async def bulk(
     request: Request[Any, Any, Any], principal: AskedBy, desk: AtDesk, data: JSONBody[BulkBody], key: Key = None
 ) -> BulkResults:

@@ -1,5 +1,6 @@
 """The description of the API (OpenAPI 3.1), and a page that shows it: no script, nothing from elsewhere."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +15,9 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.plugins import InitPlugin
 from litestar.types import ControllerRouterHandler
 
-from adjourn.server import api_docs
+from adjourn import parts
+from adjourn.server import api_docs, api_shapes
+from adjourn.server.api_agents import WAIT_AT_MOST
 from adjourn.server.problems import MEDIA_TYPE
 from adjourn.server.settings import ServerSettings
 
@@ -112,6 +115,38 @@ _EXAMPLES: dict[str, Any] = {
     "ForkSession": {"snapshotId": "n_1"},
     "AbortSession": {"reason": "No longer needed."},
 }
+_LAST = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "The id of the last event that came; browsers send it by themselves. What followed it comes first.",
+}
+_STREAM = {
+    "200": {"description": "Events, each with an id", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+_LIVE: dict[str, dict[str, Any]] = {
+    "/api/events": {
+        "operationId": "InboxEvents",
+        "summary": "What happens in the inbox, live",
+        "description": "What opens, is settled and waits once more, as server-sent events, as far as this principal sees it.",
+        "tags": ["Live"],
+        "parameters": [_LAST],
+        "responses": dict(_STREAM),
+    },
+    "/api/sessions/{session_id}/events": {
+        "operationId": "SessionEvents",
+        "summary": "What happens in one session, live",
+        "description": "From the beginning of its journal on, as server-sent events.",
+        "tags": ["Live"],
+        "parameters": [
+            {"name": "session_id", "in": "path", "required": True, "schema": {"type": "string"}},
+            _LAST,
+        ],
+        "responses": dict(_STREAM),
+    },
+}
+"""Described by hand: Litestar knows the streams as raw ASGI."""
 _RETRY = {"description": "Seconds to wait", "schema": {"type": "integer"}}
 
 
@@ -130,7 +165,7 @@ def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
 def docs(request: Request[Any, Any, Any]) -> Response[str]:
     """The same, to be read."""
     root = str(request.scope.get("root_path", ""))  # pyright: ignore[reportUnknownMemberType]
-    return Response(api_docs.page(described(request.app, root), root), media_type="text/html")
+    return Response(_page(request.app, root), media_type="text/html")
 
 
 @get("/docs/style.css", opt={"public": True}, include_in_schema=False, sync_to_thread=False)
@@ -139,7 +174,12 @@ def stylesheet() -> Response[str]:
     return Response(api_docs.STYLE, media_type="text/css", headers={"cache-control": "public, max-age=3600"})
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
+def _page(app: Litestar, root: str) -> str:
+    return api_docs.page(described(app, root), root)
+
+
+@lru_cache(maxsize=4)
 def described(app: Litestar, root_path: str) -> dict[str, Any]:
     """The description, with what is the same for every operation: who may, and how errors look."""
     for plugin in app.plugins.init:
@@ -149,7 +189,8 @@ def described(app: Litestar, root_path: str) -> dict[str, Any]:
     schema: dict[str, Any] = app.openapi_schema.to_schema()
     schema["servers"] = [{"url": root_path or "/"}]
     schema["components"].setdefault("schemas", {})["Problem"] = _PROBLEM
-    _forbid_unknown(schema["components"]["schemas"])
+    _tell_shapes(schema["components"]["schemas"])
+    schema["paths"] |= {path: {"get": copy.deepcopy(operation)} for path, operation in _LIVE.items()}
     paths: dict[str, Any] = {p: item for p, item in schema["paths"].items() if p.startswith(_SHOWN)}
     schema["paths"] = dict(sorted(paths.items()))
     traits = _traits(app)
@@ -157,7 +198,7 @@ def described(app: Litestar, root_path: str) -> dict[str, Any]:
         for verb in item:
             operation: dict[str, Any] = item[verb]
             if "responses" in operation:
-                _complete(operation, traits.get(operation.get("operationId", ""), {}))
+                _complete(operation, traits.get(operation["operationId"], {"problems": (404,)}))
     return schema
 
 
@@ -172,6 +213,13 @@ def _traits(app: Litestar) -> dict[str, Mapping[str, Any]]:
 
 def _complete(operation: dict[str, Any], opt: Mapping[str, Any]) -> None:
     responses: dict[str, Any] = operation["responses"]
+    responses.get("204", {}).pop("content", None)
+    for parameter in operation.get("parameters", ()):
+        parameter["schema"] = _given(parameter["schema"])
+    body: dict[str, Any] = operation.get("requestBody", {})
+    for media in body.get("content", {}).values():
+        if "oneOf" in media["schema"]:
+            media["schema"], body["required"] = _given(media["schema"]), False
     for status in sorted({*_ALWAYS, *opt.get("problems", ())}):
         if status == 401 and opt.get("public") and operation["operationId"] != "SignIn":
             continue
@@ -193,11 +241,21 @@ def _complete(operation: dict[str, Any], opt: Mapping[str, Any]) -> None:
         media["example"] = example
 
 
-def _forbid_unknown(schemas: dict[str, Any]) -> None:
-    from adjourn.server import api_shapes
+def _given(schema: dict[str, Any]) -> dict[str, Any]:
+    """What may be left out is not null when it is there; and Litestar forgets a least value of 0."""
+    kinds = [k for k in schema.get("oneOf", ()) if k.get("type") != "null"]
+    if len(kinds) == 1:
+        schema = {**kinds[0], **{k: v for k, v in schema.items() if k != "oneOf"}}
+    return {**schema, "minimum": 0} if schema.get("maximum") == WAIT_AT_MOST else schema
 
-    for shape in vars(api_shapes).values():
-        if isinstance(shape, type) and issubclass(shape, api_shapes.Asked) and shape is not api_shapes.Asked:
-            for name in (shape.__name__, f"{shape.__module__}_{shape.__name__}".replace(".", "_")):
-                if name in schemas:
-                    schemas[name]["additionalProperties"] = False
+
+def _tell_shapes(schemas: dict[str, Any]) -> None:
+    """What the shapes mean, and that what comes in has no other fields than these."""
+    for shape in [*vars(api_shapes).values(), *vars(parts).values()]:
+        if not (isinstance(shape, type) and issubclass(shape, msgspec.Struct) and shape.__name__ in schemas):
+            continue
+        told: dict[str, Any] = schemas[shape.__name__]
+        if shape.__doc__:
+            told.setdefault("description", " ".join(shape.__doc__.split()))
+        if issubclass(shape, api_shapes.Asked):
+            told["additionalProperties"] = False

@@ -11,8 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from functools import partial
 from typing import Any, cast
 
 from litestar import Litestar, Request, Response
@@ -32,8 +31,10 @@ from adjourn.server import (
     api_sessions,
     api_system,
     genkit_wire,
+    live,
     pages,
 )
+from adjourn.server import webhooks as webhooks_
 from adjourn.server.auth import Auth
 from adjourn.server.desk import Desk
 from adjourn.server.guard import Guard
@@ -108,7 +109,7 @@ def create_app(
     auth.attach(seal, settings)
     _measure(ai, settings)
     desk = Desk(ai, auth, DecisionLinks(seal, settings.link_seconds, settings.public_url))
-    lifetime = Lifetime(desk, settings, lambda: announce(auth, settings))
+    lifetime = Lifetime(desk, settings, partial(_began, auth, settings))
     rates = Buckets(settings.requests_per_minute)
     app = Server(
         settings,
@@ -120,7 +121,7 @@ def create_app(
         },
         middleware=[DefineMiddleware(cast(Any, Guard), auth=auth, settings=settings, rates=rates)],
         exception_handlers={HTTPException: _problem, Exception: _problem},
-        on_startup=[lifetime.start, _redact_logs],
+        on_startup=[lifetime.start],
         on_shutdown=[lifetime.stop],
         openapi_config=None,  # its pages load scripts from elsewhere; ours are in api_openapi.py
         state=State({"desk": desk, "auth": auth, "settings": settings, "lifetime": lifetime, "webhooks": webhooks}),
@@ -128,8 +129,7 @@ def create_app(
         debug=False,
         logging_config=None,
     )
-    for running in _running(app):
-        lifetime.parts.append(running)
+    lifetime.parts += [partial(live.running, app), partial(webhooks_.running, app)]
     return app
 
 
@@ -139,10 +139,7 @@ def _routes(settings: ServerSettings) -> Sequence[ControllerRouterHandler]:
         found += api.routes(settings)
     found += pages.routes()
     found += genkit_wire.routes(settings.genkit_path)
-    for name in ("live", "webhooks"):
-        module = import_module(f"adjourn.server.{name}") if find_spec(f"adjourn.server.{name}") else None
-        if module is not None and hasattr(module, "routes"):
-            found += module.routes()
+    found += live.routes()
     return found
 
 
@@ -155,16 +152,6 @@ def _measure(ai: Adjourn, settings: ServerSettings) -> None:
         found = Metrics()
         ai.observers = (*ai.observers, found)
     found.follow(ai)
-
-
-def _running(app: Server) -> Sequence[Any]:
-    """Parts with a `running(app)` run as long as the server does."""
-    found: list[Any] = []
-    for name in ("live", "webhooks"):
-        module = import_module(f"adjourn.server.{name}") if find_spec(f"adjourn.server.{name}") else None
-        if module is not None and hasattr(module, "running"):
-            found.append(lambda m=module: m.running(app))
-    return found
 
 
 def _desk(request: Request[Any, Any, Any]) -> Desk:
@@ -195,7 +182,8 @@ def announce(auth: Auth, settings: ServerSettings, base_url: str | None = None) 
         sys.stderr.flush()
 
 
-def _redact_logs() -> None:
+def _began(auth: Auth, settings: ServerSettings) -> None:
+    announce(auth, settings)
     logger = logging.getLogger("uvicorn.access")
     if not any(isinstance(f, RedactSecrets) for f in logger.filters):
         logger.addFilter(RedactSecrets())

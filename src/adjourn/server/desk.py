@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from adjourn.answer import Answer
+from adjourn.answer import Answer, PausedCall
 from adjourn.app import Adjourn
 from adjourn.errors import AlreadyResolved, ForeignInterrupt, InvalidRequest, StaleInterrupt, UnknownInterrupt
 from adjourn.events import Declined, Responded, Restarted
@@ -163,6 +163,7 @@ class Desk(SessionDesk):
 
     async def decide(self, principal: Principal, interrupt_id: str, verdict: Verdict) -> Accepted:
         """One decision of any kind. It is durable when this returns; the turn goes on in the background."""
+        principal.require("decide", "decide")
         record = await self.interrupt(principal, interrupt_id)
         await self.auth.check_decision(principal, record, verdict.verb)
         inbox, v = self.ai.inbox, verdict
@@ -238,9 +239,9 @@ class Desk(SessionDesk):
         self, principal: Principal, agent_name: str, where: Say, verdicts: Sequence[tuple[str, Verdict]]
     ) -> Run:
         """Several decisions of one session at once, by interrupt id: all count or none does."""
+        principal.require("decide", "decide")
         agent = self.agent(principal, agent_name)
         if where.state is not None:
-            principal.require("decide", "decide")
             init = AgentInit(state=where.state)
         else:
             session_id = where.session_id
@@ -262,10 +263,24 @@ class Desk(SessionDesk):
         for interrupt_id, v in verdicts:
             if interrupt_id not in paused:
                 raise await self._not_paused(interrupt_id)
+            if where.state is not None:
+                await self._check_kept(principal, agent.name, session.id, paused[interrupt_id], v.verb)
             answers.append(Answer(_event(interrupt_id, v, principal.name), paused[interrupt_id]))
         address = next((v.address for _, v in verdicts if v.address), None)
         resume = Resume(answers, (), by=principal.name, address=address, detach=where.detach)
         return Run(session.id, session.resume(resume, context=context_of(principal)))
+
+    async def _check_kept(
+        self, principal: Principal, agent: str, session_id: str, paused: PausedCall, verb: Verb
+    ) -> None:
+        """The rules of deciding, for a session that the caller keeps: it is the caller's own."""
+        record = InterruptRecord(
+            paused.id, session_id, "", "", paused.call_id, agent, paused.name, self.ai.clock.now(), input=paused.input,
+            payload=paused.payload, allow=paused.allow, reason=paused.reason, owner=principal.name,
+        )  # fmt: skip
+        if principal.tools is not None and paused.name not in principal.tools:
+            raise UnknownInterrupt(f"there is no interrupt {paused.id!r}")
+        await self.auth.check_decision(principal, record, verb)
 
     async def _not_paused(self, interrupt_id: str) -> Exception:
         record = await self.ai.inbox.get(interrupt_id)  # raises for one that never was

@@ -145,22 +145,22 @@ class SessionDesk:
 
     async def delete(self, principal: Principal, session_id: str, *, force: bool = False) -> None:
         """Deletes a session. Raises SessionPaused where it waits and there is no `force`. The audit stays."""
-        record = await self.session(principal, session_id)
         principal.require("admin", "delete a session")
+        record = await self.session(principal, session_id)
         await self.ai.sessions.delete(record.id, force=force)
 
     async def fork(self, principal: Principal, session_id: str, snapshot_id: str | None = None) -> AgentSession:
         """A branch of a session from one of its snapshots: go on with it by its `snapshot_id`."""
-        store, record = await self._session(principal, session_id)
         principal.require("decide", "fork a session")
+        store, record = await self._session(principal, session_id)
         await self._snapshot_of(store, record, snapshot_id)
         agent = self.agent(principal, record.agent)
         return await agent.connect(AgentInit(session_id=record.id)).fork(snapshot_id)
 
     async def retry(self, principal: Principal, session_id: str, limits: Limits | None = None) -> Run:
         """Goes on with a turn that failed or was aborted."""
-        _, record = await self._session(principal, session_id)
         principal.require("decide", "retry a turn")
+        _, record = await self._session(principal, session_id)
         agent = self.agent(principal, record.agent)
         view = await self.view(principal, record.id)
         if view is None or view.status not in ("failed", "aborted", "expired"):
@@ -172,8 +172,8 @@ class SessionDesk:
 
     async def abort(self, principal: Principal, session_id: str, reason: str = "") -> bool:
         """Ends the running or paused turn of a session; whether there was one."""
-        _, record = await self._session(principal, session_id)
         principal.require("decide", "abort a turn")
+        _, record = await self._session(principal, session_id)
         agent, why = self.agent(principal, record.agent), reason or f"aborted by {principal.name}"
         if record.pending and record.head is not None:
             return await agent.abort(record.head, why) == "pending"
@@ -203,8 +203,8 @@ class SessionDesk:
         A new session belongs to whoever began it (an admin may name another `owner`). Ids of sessions are given here, so a
         session that is named has to be there.
         """
-        agent = self.agent(principal, agent_name)
         principal.require("decide", "talk to an agent")
+        agent = self.agent(principal, agent_name)
         session_id = say.session_id
         if agent.store is None and (session_id or say.snapshot_id or say.detach):
             raise SessionError(

@@ -30,6 +30,8 @@ from adjourn.bridges.genkit import (
     Wire,
     asks_for,
     error_on_wire,
+    is_decline,
+    noted_ids,
     output_on_wire,
     read_call,
     read_lookup,
@@ -241,7 +243,7 @@ async def _begin(desk: Desk, principal: Principal, agent: Agent, call: Call, add
     assert given.resume is not None
     respond, restart = list(given.resume.respond or ()), list(given.resume.restart or ())
     for part in respond:
-        await _check(desk, principal, session, part, "decline" if part.ours.get("declined") else "respond")
+        await _check(desk, principal, session, part, "decline" if is_decline(part) else "respond")
     for part in restart:
         await _check(desk, principal, session, part, "restart")
     resume = Resume(respond, restart, by=principal.name, address=address, detach=detached)
@@ -255,7 +257,10 @@ async def _opened(desk: Desk, principal: Principal, agent: Agent, init: GenkitIn
     """
     if agent.store is not None:
         if init.snapshot_id is not None:
-            await desk.of_snapshot(principal, agent, init.snapshot_id, None)
+            try:
+                await desk.of_snapshot(principal, agent, init.snapshot_id, None)
+            except SessionNotFound:
+                raise SessionNotFound(f"there is no snapshot {init.snapshot_id!r}") from None
         elif init.session_id is not None:
             named = plain_id(init.session_id)
             if await transact(agent.store, lambda tx: tx.session(named), read=True) is not None:
@@ -265,19 +270,22 @@ async def _opened(desk: Desk, principal: Principal, agent: Agent, init: GenkitIn
 
 
 async def _check(desk: Desk, principal: Principal, session: AgentSession, part: Part, verb: str) -> None:
-    """Raises Forbidden where this principal may not decide so. What names no open pause is left to the session to refuse."""
-    paused = _paused(session.interrupts, part)
-    if paused is not None and session.agent.store is not None:
+    """Raises Forbidden where this principal may not decide so on any pause that the part could be about.
+
+    What is about none is left to the session to refuse.
+    """
+    for paused in _meant(session.interrupts, part) if session.agent.store is not None else ():
         record = await desk.interrupt(principal, paused.id)
         await desk.auth.check_decision(principal, record, verb)
 
 
-def _paused(interrupts: Sequence[AgentInterrupt], part: Part) -> AgentInterrupt | None:
-    asked = asks_for(part)
-    if asked is None:
-        return None
-    named = [i for i in interrupts if i.name == asked.name and asked.ref in (None, i.tool_request.ref)]
-    return named[0] if len(named) == 1 else None
+def _meant(interrupts: Sequence[AgentInterrupt], part: Part) -> list[AgentInterrupt]:
+    asked, noted = asks_for(part), noted_ids(part)
+    return [
+        i
+        for i in interrupts
+        if i.id in noted or (asked is not None and i.name == asked.name and asked.ref in (None, i.tool_request.ref))
+    ]
 
 
 def _address(request: Request[Any, Any, Any]) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
@@ -30,10 +30,11 @@ class Lifetime:
         self._desk = desk
         self._settings = settings
         self._announce = announce
-        self._lock: asyncio.Lock | None = None
+        self._lock = asyncio.Lock()
+        self._lock_of: asyncio.AbstractEventLoop | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.Task[None] | None = None
-        self._stack = AsyncExitStack()
+        self._held: list[asyncio.Task[None]] = []
         self.parts: list[Running] = []
         """What else runs meanwhile, such as the delivery of webhooks."""
 
@@ -47,15 +48,18 @@ class Lifetime:
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
-        if self._lock is None or self._loop not in (None, loop):
-            self._lock = asyncio.Lock()
+        if self._lock_of is not loop:
+            self._lock, self._lock_of = asyncio.Lock(), loop
         async with self._lock:
             if self._loop is loop:
                 return
             self._announce()
-            self._stack = AsyncExitStack()
-            for part in self.parts:
-                await self._stack.enter_async_context(part())
+            try:
+                for part in self.parts:
+                    self._held.append(await _begin(part))
+            except BaseException:
+                await self._let_go()  # all of them run, or none
+                raise
             try:
                 await self._desk.ai.recover()
             except StoreError:
@@ -73,7 +77,7 @@ class Lifetime:
         if sweeper is not None:
             sweeper.cancel()
             await asyncio.wait([sweeper])
-        await self._stack.aclose()
+        await self._let_go()
         running = [t for t in self._desk.ai.running.values() if t.loop is asyncio.get_running_loop()]
         if running:
             await asyncio.wait(
@@ -83,6 +87,12 @@ class Lifetime:
         if left:
             await hand_over(self._desk.ai, left)
 
+    async def _let_go(self) -> None:
+        held, self._held = self._held, []
+        for task in reversed(held):
+            task.cancel()
+            await asyncio.wait([task])
+
     async def _sweep(self) -> None:
         # recover() does both: it settles what is overdue, and takes up what a dead process or a decision elsewhere left.
         while True:
@@ -91,6 +101,33 @@ class Lifetime:
                 await self._desk.ai.recover()
             except Exception:  # noqa: BLE001 - logged; the next sweep tries again
                 _log.exception("a sweep of the inbox failed; the next one tries again")
+
+
+async def _begin(part: Running) -> "asyncio.Task[None]":
+    """A task that holds this part, once it has begun. Raises what it raises at its start.
+
+    In a task of its own, so that it also ends in order where nobody stops the server and the event loop just closes.
+    """
+    began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def hold() -> None:
+        try:
+            async with part():
+                began.set_result(None)
+                await asyncio.Event().wait()
+        except Exception as e:  # noqa: BLE001 - given to whoever began it, or logged
+            if began.done():
+                _log.exception("a part of the server ended; the rest of it goes on")
+                return
+            began.set_exception(e)
+
+    task = asyncio.get_running_loop().create_task(hold())
+    try:
+        await began
+    except BaseException:
+        task.cancel()
+        raise
+    return task
 
 
 async def hand_over(ai: Adjourn, running: dict[str, AgentTurn]) -> Sequence[str]:

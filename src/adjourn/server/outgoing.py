@@ -143,7 +143,13 @@ class Outgoing:
 
     async def _post_to(self, address: str, body: bytes, headers: Mapping[str, str]) -> None:
         if self._client is None:
-            self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=self._bounds.seconds)
+            # No proxy of the environment, but its certificates (SSL_CERT_FILE).
+            self._client = httpx.AsyncClient(
+                trust_env=False,
+                verify=httpx.create_ssl_context() if self._url.scheme == "https" else False,
+                follow_redirects=False,
+                timeout=self._bounds.seconds,
+            )
         name = self._url.raw_host.decode("ascii")
         request = self._client.build_request(
             "POST",

@@ -16,7 +16,7 @@ from adjourn.server.pages_entry import LINKED, PUBLIC, not_here
 from adjourn.server.pages_item import ItemPage
 from adjourn.server.pages_list import decide_several, show_inbox
 from adjourn.server.pages_session import show_session, show_sessions
-from adjourn.server.pages_view import Html, Visit
+from adjourn.server.pages_view import FromPath, Html, Visit
 
 
 @get("/", include_in_schema=False)
@@ -26,7 +26,7 @@ async def show_home(request: Request[Any, Any, Any]) -> Redirect:
 
 
 @get("/inbox/{interrupt_id:str}", include_in_schema=False)
-async def show_item(request: Request[Any, Any, Any], interrupt_id: str) -> Html:
+async def show_item(request: Request[Any, Any, Any], interrupt_id: FromPath) -> Html:
     """One item. With `fragment=row` its row in the list, with `fragment=after` what became of it: for open pages."""
     visit = Visit(request)
     row = await visit.desk.interrupt(visit.principal, interrupt_id)
@@ -38,7 +38,7 @@ async def show_item(request: Request[Any, Any, Any], interrupt_id: str) -> Html:
 
 
 @post("/inbox/{interrupt_id:str}/{verb:str}", include_in_schema=False, status_code=200)
-async def decide_item(request: Request[Any, Any, Any], interrupt_id: str, verb: str) -> Any:
+async def decide_item(request: Request[Any, Any, Any], interrupt_id: FromPath, verb: FromPath) -> Any:
     """A decision on one item, or a step on the way to it."""
     visit = Visit(request)
     if verb not in VERBS:

@@ -13,7 +13,7 @@ from adjourn.server.auth import Auth, Unauthenticated
 from adjourn.server.links import safe_next
 from adjourn.server.pages_decide import VERBS, Counter
 from adjourn.server.pages_item import ItemPage
-from adjourn.server.pages_view import STATIC, Html, Visit
+from adjourn.server.pages_view import STATIC, FromPath, Html, Visit
 from adjourn.server.problems import Problem, Refused, problem_of
 
 _FILES = {"adjourn.css": "text/css", "adjourn.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -26,6 +26,7 @@ _HELP = {
     "csrf": "Go back, load the page again, and send it once more.",
     "link-spent": "Each link is good for one decision. Sign in to see what became of it.",
 }
+_TITLES = {"interrupt-unknown": "There is no such item", "session-unknown": "There is no such session"}
 
 
 def not_here() -> NotFoundException:
@@ -71,7 +72,7 @@ def _login(visit: Visit, target: str, error: str, status: int) -> Html:
 
 
 @get("/signin/{code:str}", include_in_schema=False, opt={"public": True})
-async def sign_in_by_code(request: Request[Any, Any, Any], code: str) -> Any:
+async def sign_in_by_code(request: Request[Any, Any, Any], code: FromPath) -> Any:
     """The link that is printed when a server starts without any setup; it works once."""
     visit = Visit(request)
     auth: Auth = visit.desk.auth
@@ -97,7 +98,7 @@ async def sign_out(request: Request[Any, Any, Any]) -> Redirect:
 
 
 @get("/static/{name:str}", include_in_schema=False, opt={"public": True})
-async def send_file(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
+async def send_file(request: Request[Any, Any, Any], name: FromPath) -> Response[bytes]:
     """A file of the pages. Its address changes with what is in it."""
     if name not in _FILES:
         raise not_here()
@@ -110,7 +111,7 @@ async def send_file(request: Request[Any, Any, Any], name: str) -> Response[byte
 
 
 @get("/link/{token:str}", include_in_schema=False, opt={"public": True})
-async def show_linked(request: Request[Any, Any, Any], token: str) -> Html:
+async def show_linked(request: Request[Any, Any, Any], token: FromPath) -> Html:
     """The item of a decision link. It only shows."""
     _, principal, row = await Visit(request).desk.open_link(token)
     visit = Visit(request, principal)
@@ -118,7 +119,7 @@ async def show_linked(request: Request[Any, Any, Any], token: str) -> Html:
 
 
 @post("/link/{token:str}/{verb:str}", include_in_schema=False, opt={"public": True}, status_code=200)
-async def decide_linked(request: Request[Any, Any, Any], token: str, verb: str) -> Any:
+async def decide_linked(request: Request[Any, Any, Any], token: FromPath, verb: FromPath) -> Any:
     """A decision by link, or a step on the way to it."""
     if verb not in VERBS:
         raise not_here()
@@ -155,7 +156,7 @@ def error_page(request: Request[Any, Any, Any], error: Exception) -> Response[An
         links = [(visit.url("/login"), "Sign in")]
     context: dict[str, Any] = {
         "status": problem.status,
-        "title": problem.kind.title,
+        "title": _TITLES.get(problem.kind.code, problem.kind.title),
         "detail": problem.detail[:1].upper() + problem.detail[1:],
         "advice": _HELP.get(problem.kind.code, "" if problem.status < 500 else problem.kind.advice),
         "links": links,

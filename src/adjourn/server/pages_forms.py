@@ -110,7 +110,9 @@ def read(state: FormState, sent: Form) -> Typed:
     else:
         state = msgspec.structs.replace(state, text=_first(sent, f"_{state.mode}"))
     if state.mode == "form" and ("_add" in sent or "_remove" in sent):
-        changed = with_row(state.data, _first(sent, "_add")) if "_add" in sent else state.data
+        changed = state.data
+        if "_add" in sent and state.field is not None:
+            changed = with_row(state.field, state.data, _first(sent, "_add"))
         changed = without_row(changed, _first(sent, "_remove")) if "_remove" in sent else changed
         return Typed(msgspec.structs.replace(state, data=changed), UNSET, {}, True)
     value, errors = _value(state)

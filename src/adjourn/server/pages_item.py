@@ -172,9 +172,9 @@ class ItemPage:
             return told  # deleted since, or not this person's to see
         view = await visit.desk.view(visit.principal, row.session_id)
         entries = await visit.desk.timeline(visit.principal, row.session_id)
-        since = [
-            e for e in entries if e.at >= made.at and not (e.kind == "decision" and e.facts.get("interrupt") == row.id)
-        ]
+        own = ("decision", "expired")
+        since = [e for e in entries if e.at >= made.at and not (e.kind in own and e.facts.get("interrupt") == row.id)]
+        since = [e for e in since if e.kind != "end" or "error" in e.facts]  # a plain end is told by the state
         moving = is_moving(session)
         state = state_of(session, visit.now, view)
         if moving and row.agent not in visit.desk.ai.agents:

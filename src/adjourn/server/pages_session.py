@@ -6,7 +6,7 @@ from litestar import Request, get
 
 from adjourn.server.pages_list import trail_links
 from adjourn.server.pages_steps import is_moving, state_of, steps, totals
-from adjourn.server.pages_view import Html, Visit
+from adjourn.server.pages_view import FromPath, Html, Visit
 
 SHOWN = 500
 
@@ -34,7 +34,7 @@ async def show_sessions(request: Request[Any, Any, Any]) -> Html:
 
 
 @get("/sessions/{session_id:str}", include_in_schema=False)
-async def show_session(request: Request[Any, Any, Any], session_id: str) -> Html:
+async def show_session(request: Request[Any, Any, Any], session_id: FromPath) -> Html:
     """One session, or with `fragment` only what changes on its page."""
     visit = Visit(request)
     desk, principal = visit.desk, visit.principal

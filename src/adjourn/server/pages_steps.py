@@ -8,7 +8,7 @@ import msgspec
 from adjourn.agent import SnapshotView
 from adjourn.display import one_line, show_json, summary
 from adjourn.parts import Message
-from adjourn.server.pages_view import plural, span, took
+from adjourn.server.pages_view import span, took
 from adjourn.server.pages_words import DONE
 from adjourn.store import SessionRecord
 from adjourn.timeline import Entry
@@ -136,7 +136,8 @@ def totals(entries: Sequence[Entry]) -> list[tuple[str, str]]:
     running = sum(e.took or 0.0 for e in entries)
     count = {kind: sum(e.kind == kind for e in entries) for kind in ("model", "tool", "decision")}
     return [
-        ("Steps", plural(count["model"], "model call") + ", " + plural(count["tool"], "tool run")),
+        ("Model calls", f"{count['model']:,}"),
+        ("Tool runs", f"{count['tool']:,}"),
         ("Decisions", f"{count['decision']:,}"),
         ("Tokens", f"{given + made:,}"),
         ("Running time", took(running)),

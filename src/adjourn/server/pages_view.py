@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, TypeAlias, cast
 from urllib.parse import urlencode
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import MediaType, Request, Response
+from litestar.params import PathParameter
 from litestar.utils.scope.state import ScopeState
 from markupsafe import Markup
 
@@ -32,6 +33,7 @@ HERE = Path(__file__).parent
 STATIC = HERE / "static"
 Html = Response[str]
 Form = dict[str, list[str]]
+FromPath: TypeAlias = Annotated[str, PathParameter(max_length=4000)]
 _STEPS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 
@@ -117,12 +119,12 @@ def took(seconds: float) -> str:
 
 
 def when(at: float, now: float, form: str = "ago") -> Markup:
-    """A time, relative and absolute. `form` is "ago" or "until"."""
+    """A time, relative and absolute. `form` is "ago", "in" or "until" (it says that something expires)."""
     moment = datetime.fromtimestamp(max(0.0, min(at, 253_000_000_000.0)), UTC)
     gone = now - at
     soon = ""
-    if form == "until":
-        relative = "overdue" if gone >= 0 else f"expires in {span(-gone)}"
+    if form != "ago":
+        relative = "overdue" if gone >= 0 else f"{'expires ' if form == 'until' else ''}in {span(-gone)}"
         soon = " soon" if gone > -600 else ""
     else:
         relative = "just now" if gone < 5 else f"{span(gone)} ago"

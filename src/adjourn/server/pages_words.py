@@ -103,7 +103,7 @@ def outcome(record: InterruptRecord, decision: Decision | None, you: str) -> str
     who = "You" if decision.by == you else one_line(decision.by or "Somebody", 80)
     if decision.verb == "restart":
         edited = decision.input is not msgspec.UNSET
-        return f"{who} approved it{' with an edited input' if edited else ''}: {tool} runs."
+        return f"{who} approved it{' with an edited input' if edited else ''}."
     if decision.verb == "respond":
         return f"{who} answered it; {tool} did not run."
     if decision.verb == "decline":

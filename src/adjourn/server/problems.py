@@ -1,10 +1,9 @@
 """Errors as replies: RFC 9457 problems. Each has a `code` that programs can rely on, and says what to do."""
 
 import logging
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from litestar import Request, Response
@@ -109,14 +108,22 @@ _KINDS: dict[type[BaseException], Kind] = {
     errors.NothingPaused: Kind(
         409, "nothing-paused", "Nothing to go on with", "Fetch the session to see where it stands."
     ),
-    errors.HistoryMismatch: Kind(409, "history-mismatch", "Not the paused conversation"),
-    errors.ResumeError: Kind(422, "refused-decision", "The decision was refused"),
-    errors.NotJSON: Kind(422, "not-json", "A value has no JSON form"),
-    errors.InvalidState: Kind(422, "invalid-state", "The session state does not fit"),
-    errors.UnknownModel: Kind(404, "model-unknown", "No such model"),
-    errors.UnknownTool: Kind(404, "tool-unknown", "No such tool"),
+    errors.HistoryMismatch: Kind(
+        409, "history-mismatch", "Not the paused conversation", "Resume the session itself, by its id."
+    ),
+    errors.ResumeError: Kind(
+        422, "refused-decision", "The decision was refused", "Change what `detail` names; the pause is untouched."
+    ),
+    errors.NotJSON: Kind(422, "not-json", "A value has no JSON form", "Mend what `errors` names."),
+    errors.InvalidState: Kind(
+        422, "invalid-state", "The session state does not fit", "Send the state exactly as a reply gave it."
+    ),
+    errors.UnknownModel: Kind(404, "model-unknown", "No such model", "Ask the operator which there are."),
+    errors.UnknownTool: Kind(404, "tool-unknown", "No such tool", "GET /api/agents lists the tools."),
     AgentUnknown: Kind(404, "agent-unknown", "No such agent", "GET /api/agents lists those that you may use."),
-    errors.InvalidRequest: Kind(422, "invalid-request", "Cannot be done"),
+    errors.InvalidRequest: Kind(
+        422, "invalid-request", "Cannot be done", "Change what `detail` names, and send it again."
+    ),
     errors.SessionNotFound: Kind(
         404, "session-unknown", "No such session", "GET /api/sessions lists those that you see."
     ),
@@ -126,7 +133,7 @@ _KINDS: dict[type[BaseException], Kind] = {
     ),
     errors.SessionClosed: Kind(409, "session-closed", "The session was closed", "Send it again."),
     errors.SessionConflict: Kind(409, "session-conflict", "The session went on elsewhere", "Fetch it, and try again."),
-    errors.SessionError: Kind(409, "session-refused", "Not possible for this session"),
+    errors.SessionError: Kind(409, "session-refused", "Not possible for this session", "Do what `detail` says."),
     errors.LimitReached: Kind(409, "limit-reached", "A limit was reached", "Retry with larger `limits`."),
     errors.TurnError: Kind(502, "turn-failed", "The turn failed", "What it did is kept: retry the session."),
     errors.StoreUnavailable: Kind(503, "store-unavailable", "The store does not answer", "Try again in a moment."),
@@ -234,9 +241,6 @@ def _headers(kind: Kind) -> dict[str, str]:
     return {"retry-after": "2"} if kind.status == 503 else {}
 
 
-_PATH = re.compile(r"^(?P<message>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
-
-
 def _of_http(error: HTTPException) -> Problem:
     cause = error.__cause__ or error.__context__
     if isinstance(error, ValidationException):
@@ -251,14 +255,17 @@ def _of_http(error: HTTPException) -> Problem:
     return Problem(kind, detail or one_line(error.detail or kind.title), headers={**_headers(kind), **headers})
 
 
+_NAMES = {"data": "(body)", "key": "Idempotency-Key", "if_match": "If-Match", "session_id": "session"}
+_NO_BODY = "'data'"  # all that Litestar says where there is none
+
+
 def _faults(error: ValidationException) -> list[dict[str, str]]:
-    extra: Any = error.extra
-    listed: list[Any] = list(extra) if isinstance(extra, list) else []  # pyright: ignore[reportUnknownArgumentType]
     out: list[dict[str, str]] = []
-    for fault in listed:
-        found = _PATH.match(str(fault.get("message", "")) if isinstance(fault, dict) else str(fault))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-        path = (found["path"] if found else None) or (fault.get("key") if isinstance(fault, dict) else "") or ""  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        out.append({"path": str(path), "message": one_line(found["message"] if found else str(fault))})  # pyright: ignore[reportUnknownArgumentType]
+    for fault in error.extra if isinstance(error.extra, list) else []:
+        given: dict[str, Any] = cast(dict[str, Any], fault) if isinstance(fault, dict) else {"message": fault}
+        path, message = str(given.get("key") or "data"), str(given.get("message", ""))
+        message = "the request needs a JSON body" if message == _NO_BODY else one_line(message)
+        out.append({"path": _NAMES.get(path, path), "message": message})
     return out or [{"path": "", "message": one_line(error.detail)}]
 
 

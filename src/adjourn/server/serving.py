@@ -47,6 +47,14 @@ class TimedProtocol(H11Protocol):
         self._forget()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        super().shutdown()
+        # A stream without end would hold up the end of the server; `live.EventStream` says how to end one.
+        scope: Any = getattr(self, "scope", None) or {}  # there is none before the first request
+        end = scope.get("state", {}).get("adjourn.end")
+        if end is not None:
+            end()
+
     def _watch(self) -> None:
         # IDLE: it has begun to say something, and we do not know what yet. uvicorn itself watches connections that are kept
         # alive without saying anything, and the server's gate watches bodies.

@@ -91,10 +91,11 @@ def _put(tx: Tx, hook_id: str, state: HookState) -> HookState:
 
 def news_after(tx: Tx, position: str | None, limit: int = _PAGE) -> list[News]:
     """What the feed has behind this position."""
-    return [_news(tx, change) for change in tx.changes(position, limit)]
+    return [news_of(tx, change) for change in tx.changes(position, limit)]
 
 
-def _news(tx: Tx, change: Change) -> News:
+def news_of(tx: Tx, change: Change) -> News:
+    """A change with the rows that it is about."""
     made: Decision | None = None
     if change.decision_id is not None:
         rows = tx.decisions(interrupt_id=change.interrupt_id)
@@ -138,7 +139,7 @@ class Deliverer:
                 await self._sleep(wait)
         finally:
             unsubscribe()
-            await self._end()
+            await self.aclose()
 
     async def once(self) -> float:
         """Delivers what there is, until there is no more or it fails. Returns how many seconds to wait, at most."""
@@ -234,7 +235,8 @@ class Deliverer:
             pass
         self._woken.clear()
 
-    async def _end(self) -> None:
+    async def aclose(self) -> None:
+        """Lets go of the connection and of the lease."""
         await self._out.aclose()
         try:
             await transact(self._store, partial(release, hook_id=self._hook.id, holder=self._holder))

@@ -22,6 +22,7 @@ from adjourn.promise import Pending
 from adjourn.store import Tx
 from adjourn.stores.postgres_rows import PostgresTx
 from adjourn.stores.postgres_server import Connection, Connections, Server, conflict, passing, psycopg
+from adjourn.stores.subscribers import Subscribers
 from adjourn.stores.threads import Threads, never_free
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class _Core:
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._me = new_id()
-        self._callbacks: list[Callable[[], None]] = []
+        self._subscribers = Subscribers()
         self._connections = Connections(self.server)
         self._threads: Threads | None = None
         self._changed = threading.Event()
@@ -106,17 +107,9 @@ class _Core:
         return promise
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        end = self._subscribers.add(callback)
         with self._lock:
-            self._callbacks = [*self._callbacks, callback]
             self._help("listen", self._listen)
-
-        def end() -> None:
-            with self._lock:
-                left = list(self._callbacks)
-                if callback in left:
-                    left.remove(callback)
-                self._callbacks = left
-
         return end
 
     def close(self) -> None:
@@ -202,19 +195,12 @@ class _Core:
     # -- who wants to hear of changes
 
     def _announce(self) -> None:
-        self._call_back()
+        self._subscribers.call(self.server.place)
         self._changed.set()
         if "notify" not in self._helpers:
             with self._lock:
                 if not self._closed:
                     self._help("notify", self._notify)
-
-    def _call_back(self) -> None:
-        for callback in self._callbacks:
-            try:
-                callback()
-            except Exception:  # noqa: BLE001 (theirs, and no reason to stop storing)
-                _log.exception("a subscriber of %s failed", self.server.place)
 
     def _help(self, name: str, work: Callable[[], None]) -> None:
         if name not in self._helpers:
@@ -254,7 +240,7 @@ class _Core:
                 continue
             try:
                 db.execute(f'LISTEN "{self._channel()}"'.encode())
-                self._call_back()  # something may have happened before
+                self._subscribers.call(self.server.place)  # something may have happened before
                 self._hear(db)
             except psycopg.Error as e:
                 _log.info("listening on %s was cut off, connecting again: %s", self._channel(), e)
@@ -267,7 +253,7 @@ class _Core:
             heard = any(note.payload != self._me for note in db.notifies(timeout=_LISTEN_SECONDS, stop_after=1))
             if heard or time.monotonic() - looked > _POLL_SECONDS:
                 looked = time.monotonic()
-                self._call_back()
+                self._subscribers.call(self.server.place)
 
     # -- forks
 

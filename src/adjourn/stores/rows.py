@@ -14,7 +14,7 @@ import msgspec
 
 from adjourn.errors import StoreFormatError
 from adjourn.events import Event
-from adjourn.records import Decision, InterruptRecord, SessionRecord, Snapshot, finds
+from adjourn.records import Decision, InterruptRecord, SessionRecord, Snapshot, Wanted
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -119,11 +119,12 @@ class _Shown(msgspec.Struct, gc=False):
 _decode_shown = msgspec.json.Decoder(_Shown).decode
 
 
-def row_mentions(row: Row, text: str) -> bool:
+def row_mentions(row: Row, wanted: Wanted) -> bool:
     """What `mentions` says of a row of interrupts, without making a record of it."""
     interrupt_id, _, _, agent, tool, owner, _, _, body = row
     shown = _decode_shown(body)
-    return finds(text, (tool, agent, owner or "", interrupt_id), [bytes(v).decode() for v in (shown.input, shown.payload) if v])
+    values = [bytes(v).decode() for v in (shown.input, shown.payload) if v]
+    return wanted.within((tool, agent, owner or "", interrupt_id), values)
 
 
 def sieve(text: str) -> str | None:
@@ -133,7 +134,10 @@ def sieve(text: str) -> str | None:
     differently, and letters of other scripts that come in two cases, which not every database knows.
     """
     runs = "".join(c if _plain(c) else "\0" for c in text).split("\0")
-    return max(runs, key=len).lower() or None
+    return max(runs, key=len).lower()[:_SIEVED] or None
+
+
+_SIEVED = 200  # characters; what is longer is left to the second look
 
 
 def _plain(c: str) -> bool:

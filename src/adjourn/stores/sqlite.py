@@ -22,6 +22,7 @@ from adjourn.promise import Pending
 from adjourn.store import Tx
 from adjourn.stores.sqlite_file import File, is_busy, is_storage
 from adjourn.stores.sqlite_rows import SQLiteTx
+from adjourn.stores.subscribers import Subscribers
 from adjourn.stores.threads import Threads, never_free
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ class SQLiteStore:
 class _Core:
     def __init__(self, file: File) -> None:
         self.file = file
-        self._callbacks: list[Callable[[], None]] = []
+        self._subscribers = Subscribers()
         self._closed = False
         self._lock = threading.Lock()  # one at a time opens, closes or queues
         self._open()
@@ -123,17 +124,9 @@ class _Core:
         return not self._closed
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        end = self._subscribers.add(callback)
         with self._lock:
-            self._callbacks = [*self._callbacks, callback]
             self._queue.put(True)  # the writer looks for other processes' changes from now on
-
-        def end() -> None:
-            with self._lock:
-                if callback in self._callbacks:
-                    left = list(self._callbacks)
-                    left.remove(callback)
-                    self._callbacks = left
-
         return end
 
     def close(self) -> None:
@@ -156,14 +149,14 @@ class _Core:
                 break
             if not isinstance(job, bool):
                 self._batch(job)
-            if self._callbacks and time.monotonic() - self._polled > _POLL_SECONDS:
+            if self._subscribers and time.monotonic() - self._polled > _POLL_SECONDS:
                 self._poll()
         assert self._db is not None
         self._db.close()
 
     def _next(self) -> _Job | bool | None:
         try:
-            return self._queue.get(timeout=_POLL_SECONDS if self._callbacks else None)
+            return self._queue.get(timeout=_POLL_SECONDS if self._subscribers else None)
         except Empty:
             return True
 
@@ -205,7 +198,7 @@ class _Core:
         for promise, result, error in settled:
             _settle(promise, result, error)
         if changed:
-            self._notify()
+            self._subscribers.call(self.file.path)
 
     def _begin(self, db: sqlite3.Connection) -> None:
         if self.file.inode() != self._inode:
@@ -279,14 +272,7 @@ class _Core:
             return  # busy for a moment; a lasting problem shows at the next commit
         if version != self._version:
             self._version = version
-            self._notify()
-
-    def _notify(self) -> None:
-        for callback in self._callbacks:
-            try:
-                callback()
-            except Exception:  # noqa: BLE001 (theirs, and no reason to stop storing)
-                _log.exception("a subscriber of %s failed", self.file.path)
+            self._subscribers.call(self.file.path)
 
     # -- forks
 
@@ -306,7 +292,7 @@ class _Core:
     def after_fork_in_child(self) -> None:
         inherited = [self._db, *self._reads.idle]
         self._lock = threading.Lock()
-        self._callbacks = []
+        self._subscribers = Subscribers()
         self._thread = None
         self._queue = SimpleQueue()
         self._reads = _Reads(self.file)

@@ -80,6 +80,8 @@ class SQLiteTx(SqlTx):
     def changes(self, after: str | None, limit: int) -> list[Change]:
         try:
             number = int(after or 0)
+            if not 0 <= number < 2**63:
+                raise ValueError
         except ValueError:
             raise no_position(after) from None
         return [Change(str(row[0]), *row[1:]) for row in self.all("changes", (number, limit))]

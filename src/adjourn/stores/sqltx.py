@@ -21,6 +21,7 @@ from adjourn.records import (
     SessionQuery,
     SessionRecord,
     Snapshot,
+    Wanted,
 )
 from adjourn.stores.rows import (
     DECISION,
@@ -193,8 +194,10 @@ class SqlTx:
 
     def _mentioning(self, name: str, query: InterruptQuery, values: Sequence[Any], first: Any = None) -> Iterator[Row]:
         rows = self._rows(name, query, values, 6, first)
-        text = query.text
-        return (row for row in rows if row_mentions(row, text)) if text else rows
+        if not query.text:
+            return rows
+        wanted = Wanted(query.text)
+        return (row for row in rows if row_mentions(row, wanted))
 
     def _merged(self, pages: Sequence[Iterator[Row]], at: int) -> Iterator[Row]:
         return pages[0] if len(pages) == 1 else heapq.merge(*pages, key=lambda row: (row[at], row[0]))

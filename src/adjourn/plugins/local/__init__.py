@@ -1,6 +1,6 @@
 """Language models that run on this machine, without a key and without a network."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal, overload
 
 from adjourn.errors import UnknownModel
@@ -42,5 +42,5 @@ class Local:
     def list_models(self) -> Iterable[str]:
         return ["needle", "smollm2"]
 
-    async def _write(self, prompt: str, results: str) -> tuple[str, Usage]:
-        return await sentence(prompt, results) if self._smollm2.available else ("", Usage())
+    async def _write(self, prompt: str, results: str, listen: Callable[[str], None]) -> tuple[str, Usage]:
+        return await sentence(prompt, results, listen) if self._smollm2.available else ("", Usage())

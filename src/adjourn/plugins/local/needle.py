@@ -4,11 +4,14 @@ It takes texts and gives calls. It writes no prose, so the closing text is ours:
 model's own note, labelled as such. Where `local/smollm2` is installed, a sentence by that model comes before it, as a
 part of its own whose metadata says who wrote it; what the tools returned still follows, because so small a model may
 tell it wrongly. What Needle says beside its calls is kept in the metadata under `needle`.
+
+The engine replies in one piece. What is streamed is the sentence, as it is written, and then the rest.
 """
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -33,10 +36,10 @@ KEY = "needle"
 On a part of the closing text, `written_by` is the model that wrote it.
 """
 
-Writer: TypeAlias = Callable[[str, str], Awaitable[tuple[str, Usage]]]
-"""Takes what the user said and what the tools returned; gives a sentence, or nothing, and what that cost."""
+Writer: TypeAlias = Callable[[str, str, Callable[[str], None]], Awaitable[tuple[str, Usage]]]
+"""Takes what the user said, what the tools returned, and who hears the pieces; gives their sum, and what that cost."""
 
-_WRITER = "local/smollm2"
+_WRITTEN = {KEY: {"written_by": "local/smollm2"}}
 
 
 class NeedleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,10 +47,13 @@ class NeedleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `max_tokens` bounds one reply. The engine withholds calls that it is not sure of; `accept_withheld` makes them all
     the same. Set it only where something else checks a call. It withholds right ones too, mostly with nested objects.
+    Calls of less than `min_confidence` (0 to 1, as the engine tells it) are withheld in any case. A withheld call is
+    told in the closing text, and kept as `suppressed_calls`.
     """
 
     max_tokens: int = 256
     accept_withheld: bool = False
+    min_confidence: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
 
 class Needle:
@@ -77,34 +83,49 @@ class Needle:
         system, lines = read_messages(request.messages)
         reply: Reply = {}
         if request.tools or request.output_schema is None:
-            reply = await self._ask(system, request.tools, lines, config)
-            calls = _calls(reply, config)
+            reply = _sifted(await self._ask(system, request.tools, lines, config), config)
+            calls = _listed(reply, "function_calls")
             if calls:
                 return _calling(reply, calls)
+
+        def show(part: Part) -> None:
+            if request.streaming:
+                emit(Chunk(content=[part]))
+
+        content: list[Part] = []
         usage = Usage()
         if request.output_schema is None:
-            content = [Part(text=closing_text(request.messages, reply))]
-            written, usage = await self._sentence(request.messages, reply)
+            written, usage = await self._sentence(request.messages, reply, show)
             if written:
-                content.insert(0, Part(text=f"{written}\n", metadata={KEY: {"written_by": _WRITER}}))
+                content.append(Part(text=written, metadata=_WRITTEN))
+            text = closing_text(request.messages, reply)
         else:
             text, reply = await self._extract(request, request.output_schema, system, config)
-            content = [Part(text=text)]
-        if request.streaming:
-            emit(Chunk(content=content))
+        content.append(Part(text=text))
+        show(content[-1])
         message = Message("model", content, {KEY: _beside(reply)})
         return ModelReply(message, "length" if reply.get("error_code") == "truncated" else "stop", usage, raw=reply)
 
-    async def _sentence(self, messages: Sequence[Message], reply: Reply) -> tuple[str, Usage]:
+    async def _sentence(
+        self, messages: Sequence[Message], reply: Reply, show: Callable[[Part], None]
+    ) -> tuple[str, Usage]:
         """What the other model makes of the results; nothing where there are none, or it cannot."""
         turn = messages[max((i for i, m in enumerate(messages) if begins_turn(m)), default=0) :]
         unfinished = reply.get("error") or reply.get("suppressed_calls")
         if self._writer is None or unfinished or not any(m.role == "tool" for m in turn):
             return "", Usage()
-        try:
-            return await self._writer(turn[0].text, closing_text(turn, {}))
-        except (ModelError, MissingExtra):
-            return "", Usage()
+        shown: list[str] = []
+
+        def listen(piece: str) -> None:
+            shown.append(piece)
+            show(Part(text=piece, metadata=_WRITTEN))
+
+        usage = Usage()
+        with suppress(ModelError, MissingExtra):  # what it had written by then was shown, and stays
+            _, usage = await self._writer(turn[0].text, closing_text(turn, {}), listen)
+        if shown:
+            listen("\n")
+        return "".join(shown), usage
 
     async def _ask(
         self, system: str, tools: Sequence[ToolDefinition], lines: Sequence[Line], config: NeedleConfig
@@ -160,9 +181,15 @@ def _listed(reply: Reply, key: str) -> Sequence[Mapping[str, Any]]:
     return reply.get(key) or ()
 
 
-def _calls(reply: Reply, config: NeedleConfig) -> Sequence[Mapping[str, Any]]:
-    made = _listed(reply, "function_calls")
-    return _listed(reply, "suppressed_calls") if not made and config.accept_withheld else made
+def _sifted(reply: Reply, config: NeedleConfig) -> Reply:
+    """The reply with the calls that are to be made as `function_calls`, and the others as `suppressed_calls`."""
+    made, withheld = _listed(reply, "function_calls"), _listed(reply, "suppressed_calls")
+    if not made and config.accept_withheld:
+        made, withheld = withheld, ()
+    confidence = reply.get("confidence")
+    if made and isinstance(confidence, (int, float)) and confidence < config.min_confidence:
+        made, withheld = (), [*made, *withheld]
+    return {**reply, "function_calls": made, "suppressed_calls": withheld}
 
 
 def _calling(reply: Reply, calls: Sequence[Mapping[str, Any]]) -> ModelReply:
@@ -178,7 +205,7 @@ def _beside(reply: Reply) -> dict[str, Any]:
     kept = {k: reply.get(k) for k in ("confidence", "reasoning", "suppressed_calls", "error", "diverged")}
     validation: Mapping[str, Any] = reply.get("validation") or {}
     kept["ungrounded"] = validation.get("ungrounded")
-    return {k: v for k, v in kept.items() if v not in (None, [], "")}
+    return {k: v for k, v in kept.items() if v not in (None, [], (), "")}
 
 
 def closing_text(messages: Sequence[Message], reply: Reply) -> str:

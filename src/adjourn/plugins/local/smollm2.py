@@ -6,7 +6,7 @@ it: a model of this size errs often. It was taught no tools, so they are describ
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import msgspec
@@ -219,11 +219,35 @@ def _object(properties: Mapping[str, Any]) -> Json:
 # -- the closing sentence of local/needle ------------------------------------------------------------------------------
 
 
-async def sentence(prompt: str, results: str) -> tuple[str, Usage]:
-    """One sentence that tells what came of a prompt. Raises ModelError, MissingExtra."""
+async def sentence(prompt: str, results: str, listen: Callable[[str], None]) -> tuple[str, Usage]:
+    """One sentence that tells what came of a prompt, on one line. Raises ModelError, MissingExtra.
+
+    `listen` gets its pieces as they are written; they are the sentence.
+    """
     system = "You report to the user, in one short sentence, what was done. You add nothing to the results."
     said = f"The user asked: {prompt}\nResults:\n{results}\nReport in one short sentence."
     messages = [Message("system", [Part(text=system)]), Message("user", [Part(text=said)])]
-    reply = await SmolLM2()(ModelRequest(messages, config={"max_tokens": 60}), lambda chunk: None)
-    text = " ".join(reply.message.text.split())
-    return (text if reply.finish_reason == "stop" else f"{text} …") if text else "", reply.usage
+    line = _Line(listen)
+    request = ModelRequest(messages, config={"max_tokens": 60}, streaming=True)
+    reply = await SmolLM2()(request, lambda chunk: line.add(chunk.text))
+    if line.text and reply.finish_reason != "stop":
+        line.add(" …")
+    return line.text, reply.usage
+
+
+class _Line:
+    """Pieces of text on one line: white space becomes one blank, and none stands at either end."""
+
+    def __init__(self, listen: Callable[[str], None]) -> None:
+        self._listen = listen
+        self._blank = False
+        self.text = ""
+
+    def add(self, piece: str) -> None:
+        words = " ".join(piece.split())
+        self._blank = self._blank or piece[:1].isspace()
+        if words:
+            shown = f" {words}" if self._blank and self.text else words
+            self.text += shown
+            self._listen(shown)
+        self._blank = piece[-1:].isspace() if words else self._blank

@@ -30,8 +30,8 @@ function tick(within = document) {
     const at = new Date(time.dateTime);
     const gone = (now - at) / 1000;
     let text;
-    if (time.dataset.form === "until") {
-      text = gone >= 0 ? "overdue" : `expires in ${span(-gone)}`;
+    if (time.dataset.form !== "ago") {
+      text = gone >= 0 ? "overdue" : `${time.dataset.form === "until" ? "expires " : ""}in ${span(-gone)}`;
       time.classList.toggle("soon", gone > -600);
     } else {
       text = gone < 5 ? "just now" : `${span(gone)} ago`;
@@ -208,6 +208,8 @@ function inbox() {
 // -- one item -------------------------------------------------------------------------------------------------------
 
 function item() {
+  const jump = $(".jump");
+  if (jump) new IntersectionObserver(([seen]) => jump.classList.toggle("away", seen.isIntersecting)).observe($("#decide"));
   const { id, status } = document.body.dataset;
   const link = $("body[data-linked]");
   if (link) return;
@@ -349,6 +351,8 @@ function opened() {
   if (place && place.closest("aside")) place.id === "approve" ? place.focus() : reveal(place);
 }
 addEventListener("hashchange", opened);
-opened();
+// Browsers look for the target themselves once the page is there, and take the focus away from what is inside it.
+if (document.readyState === "complete") opened();
+else addEventListener("load", () => setTimeout(opened));
 
 ({ list: inbox, item, session })[page]?.();

@@ -74,10 +74,14 @@ VALUES (?1, ?2, ?3, nullif(?4, ?1), ?5, ?6, ?7, ?8);
 
 -- name: snapshots
 SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, body FROM snapshots
-WHERE session_id = ?1 AND n > coalesce((SELECT n FROM snapshots WHERE id = ?2 AND session_id = ?1), 0) ORDER BY n;
+WHERE n IN (
+  SELECT n FROM snapshots
+  WHERE session_id = ?1 AND n > coalesce((SELECT n FROM snapshots WHERE id = ?2 AND session_id = ?1), 0)
+) ORDER BY n;
 
 -- name: children
-SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, body FROM snapshots WHERE parent_id = ?1 ORDER BY n;
+SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, body FROM snapshots
+WHERE session_id = (SELECT session_id FROM snapshots WHERE id = ?1) AND parent_id = ?1 ORDER BY n;
 
 -- name: snapshot_numbers
 SELECT n FROM snapshots WHERE session_id = ?1;
@@ -120,8 +124,9 @@ ON CONFLICT (id) DO UPDATE SET
 -- part: interrupt_filters
 (?5 IS NULL OR tool IN (SELECT value FROM json_each(?5))) AND (?6 IS NULL OR agent IN (SELECT value FROM json_each(?6)))
   AND (?7 IS NULL OR owner IN (SELECT value FROM json_each(?7)) OR (?8 AND owner IS NULL))
-  AND (?9 IS NULL OR instr(lower(id || ' ' || tool || ' ' || agent || ' ' || coalesce(owner, '') || ' '
-    || CAST(body AS TEXT)), ?9));
+  AND (?9 IS NULL
+    OR CAST(body AS TEXT) LIKE '%' || replace(replace(replace(?9, '~', '~~'), '%', '~%'), '_', '~_') || '%' ESCAPE '~'
+    OR instr(lower(id || ' ' || tool || ' ' || agent || ' ' || coalesce(owner, '')), ?9));
 
 -- part: of_status
 interrupts WHERE status = ?4 AND (created, id) > (?1, ?2) AND {interrupt_filters};

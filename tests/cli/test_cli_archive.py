@@ -1,0 +1,83 @@
+"""`adjourn export`, `import` and `purge`."""
+
+import json
+
+import pytest
+
+from cli.cli_kit import Shop
+
+
+def test_what_is_exported_is_imported_as_it_was(shop: Shop) -> None:
+    waits, rests = shop.say("pay 5"), shop.say("hello")
+    exported = shop("export")
+    assert [json.loads(line)["session"]["id"] for line in exported.out.splitlines()] == [waits, rests]
+    target = str(shop.folder / "other.db")
+    got = shop.run("import", "--store", target, "--json", input=exported.out)
+    assert got.json == {"imported": 2}
+    again = shop.run("export", "--store", target)
+    assert again.out.replace(" ", "") == exported.out.replace(" ", "")
+    assert len(shop.run("inbox", "--store", target, "--json").json["items"]) == 1
+
+
+def test_chosen_sessions_are_exported_to_a_file(shop: Shop) -> None:
+    chosen, _ = shop.say("pay 5"), shop.say("hello")
+    path = shop.folder / "out.jsonl"
+    got = shop("export", chosen[:9], "--output", str(path), "--json")
+    assert got.json == {"exported": 1, "file": str(path)}
+    assert json.loads(path.read_text(encoding="utf-8"))["session"]["id"] == chosen
+    assert shop("export", "nobody").code == 3
+
+
+def test_an_import_of_something_else_is_refused_with_the_line(shop: Shop) -> None:
+    got = shop.run("import", "--store", str(shop.folder / "new.db"), input='{"no": 1}\n')
+    assert got.code == 5
+    assert "line 1" in got.err
+
+
+def test_an_import_of_what_is_there_is_a_conflict(shop: Shop) -> None:
+    shop.say("hello")
+    got = shop("import", input=shop("export").out)
+    assert got.code == 4
+
+
+def test_purge_deletes_the_sessions_that_are_named_after_a_yes(shop: Shop) -> None:
+    gone, kept = shop.say("hello"), shop.say("hello")
+    got = shop("purge", gone)
+    assert got.code == 2
+    assert "--yes" in got.err
+    assert shop("purge", gone, "--yes", "--json").json == {"sessions": [gone], "deleted": 1, "dryRun": False}
+    assert [i["id"] for i in shop("sessions", "--json").json["items"]] == [kept]
+
+
+def test_purge_of_a_session_that_waits_needs_force_and_keeps_the_audit(shop: Shop) -> None:
+    waits = shop.say("pay 5")
+    interrupt = shop.waiting()[0].id
+    got = shop("purge", waits, "--yes", "--json")
+    assert (got.code, got.error["code"]) == (4, "session_paused")
+    assert shop("purge", waits, "--yes", "--force").code == 0
+    assert shop("sessions", "--json").json["items"] == []
+
+    async def verbs(ai: object) -> list[str]:
+        return [d.verb for d in await ai.inbox.history(interrupt)]  # type: ignore[attr-defined]
+
+    assert shop.with_app(verbs) == ["cancel"]
+
+
+def test_purge_by_age_takes_only_what_has_been_at_rest_so_long(shop: Shop) -> None:
+    shop.say("hello")
+    shop.say("pay 5")
+    assert shop("purge", "--older-than", "1d", "--yes", "--json").json["deleted"] == 0
+    dry = shop("purge", "--older-than", "0s", "--dry-run", "--json").json
+    assert (len(dry["sessions"]), dry["deleted"], dry["dryRun"]) == (1, 0, True)
+    assert len(shop("sessions", "--json").json["items"]) == 2
+    assert shop("purge", "--older-than", "0s", "--yes", "--json").json["deleted"] == 1
+    assert len(shop.waiting()) == 1
+
+
+@pytest.mark.parametrize(
+    "text,seconds", [("45s", 45), ("30m", 1800), ("12h", 43200), ("90d", 7776000), ("1.5w", 907200)]
+)
+def test_ages_are_written_with_a_unit(text: str, seconds: float) -> None:
+    from adjourn.cli.archive import seconds_of
+
+    assert seconds_of(text) == seconds

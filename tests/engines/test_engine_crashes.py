@@ -1,0 +1,144 @@
+"""Worker processes die at every commit and on both sides of every tool body; others finish what they began."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adjourn.engines.temporal import Temporal
+from adjourn.handle import AgentInit
+from durable.crash_runner import Death, build, finish, open_store, read
+from engines.temporal_server import Server
+from engines.worker_process import LEASE, TIMING
+
+WORKER = Path(__file__).parent / "worker_process.py"
+TESTS = Path(__file__).parent.parent
+EXPECTED = {
+    "plain": {"work0": 1},
+    "parallel": {"work0": 1, "work1": 1, "sure2": 1},
+    "restart": {"gate0": 1},
+    "respond": {"work1": 1},
+}
+IDEMPOTENT = ("sure2",)
+
+
+class Workers:
+    """Worker processes of one queue. One that is killed is followed by one that lives."""
+
+    def __init__(self, server: Server, store: str, folder: Path, scenario: str) -> None:
+        self.queue = f"q-{uuid.uuid4().hex[:12]}"
+        self.name = f"t{uuid.uuid4().hex[:12]}"
+        self._command = [sys.executable, "-W", "error", str(WORKER), server.address, self.queue, store, self.name]
+        self._command += [str(folder), scenario]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.log = folder / f"{self.name}.log"
+
+    def start(self, point: int | str = -1) -> subprocess.Popen[bytes]:
+        env = {**os.environ, "PYTHONPATH": str(TESTS)}
+        with self.log.open("ab") as log:
+            process = subprocess.Popen([*self._command, str(point)], env=env, stdout=log, stderr=log)
+        self._processes.append(process)
+        return process
+
+    async def start_again_after(self, process: subprocess.Popen[bytes]) -> int:
+        """Waits for the death of this one; starts another. Returns how it ended."""
+        while process.poll() is None:
+            await asyncio.sleep(0.05)
+        self.start()
+        return process.returncode
+
+    def end(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait(30)
+
+
+@contextmanager
+def crew(server: Server, store: str, folder: Path, scenario: str) -> Iterator[Workers]:
+    workers = Workers(server, store, folder, scenario)
+    try:
+        yield workers
+    finally:
+        workers.end()
+
+
+async def crash(server: Server, store: str, folder: Path, scenario: str, point: int | str) -> dict[str, Any]:
+    """One session whose worker dies at this point; what came of it."""
+    with crew(server, store, folder, scenario) as workers:
+        first = workers.start(point)
+        effects = folder / f"{workers.name}.effects"
+        rows = open_store(store, folder, workers.name, LEASE)
+        agent = build(rows, scenario, effects, Death(None))
+        agent._host.engine = Temporal(server.address, queue=workers.queue, timing=TIMING)
+        following = asyncio.create_task(workers.start_again_after(first))
+        session = agent.connect(AgentInit(session_id="crashed"))
+        try:
+            text, unknown = await asyncio.wait_for(finish(agent, scenario, effects, session), 90)
+        except BaseException:
+            print(workers.log.read_text())
+            raise
+        finally:
+            following.cancel()
+            killed = first.poll() == -signal.SIGKILL
+            await agent._host.aclose()
+        counts = Counter(line.split()[0] for line in read(effects).splitlines())
+        keys = {(line.split()[0], line.split()[1]) for line in read(effects).splitlines()}
+        return {"text": text, "unknown": unknown, "effects": counts, "keys": len(keys), "killed": killed}
+
+
+def check(report: dict[str, Any], scenario: str) -> None:
+    assert report["text"] == "done", report
+    for name, times in EXPECTED[scenario].items():
+        found = report["effects"].get(name, 0)
+        assert found >= times if name in IDEMPOTENT else found == times, report
+    assert report["keys"] == len(EXPECTED[scenario]), "each attempt of an idempotent tool has the same key"
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_that_dies_in_a_body_leaves_a_question_and_nothing_runs_twice(
+    temporal: Server, tmp_path: Path
+) -> None:
+    report = await crash(temporal, "sqlite", tmp_path, "plain", "body")
+    check(report, "plain")
+    assert report["killed"]
+    assert report["unknown"] == 1
+
+
+async def matrix(server: Server, store: str, folder: Path, scenario: str) -> None:
+    point = 0
+    while True:
+        report = await crash(server, store, folder, scenario, point)
+        check(report, scenario)
+        if not report["killed"]:
+            break
+        point += 1
+    assert point >= 6, "every commit and body has a kill point"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("scenario", list(EXPECTED))
+async def test_nothing_is_lost_or_doubled_wherever_a_worker_dies_on_sqlite(
+    scenario: str, temporal: Server, tmp_path: Path
+) -> None:
+    await matrix(temporal, "sqlite", tmp_path, scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("scenario", list(EXPECTED))
+async def test_nothing_is_lost_or_doubled_wherever_a_worker_dies_on_postgres(
+    scenario: str, temporal: Server, tmp_path: Path, postgres_dsn: str
+) -> None:
+    await matrix(temporal, postgres_dsn, tmp_path, scenario)

@@ -1,0 +1,491 @@
+"""The page of one item: what it shows, every decision, every refusal, and that nothing typed is lost."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from pydantic import BaseModel, Field
+
+from adjourn import Adjourn, AgentInit, Interrupt, MemoryStore, ToolRunContext
+from adjourn.server import Auth, Server, create_app
+from adjourn.store import Decision, InterruptRecord
+from adjourn.testing import FakeClock, ScriptedModel, call
+from server.pages_kit import Page, Visitor, visitor
+from server.server_kit import PEOPLE, UNLIMITED, People, at
+
+
+class Line(BaseModel):
+    sku: str
+    quantity: Annotated[int, Field(ge=1, le=10)] = 1
+
+
+class Verdict(BaseModel):
+    accepted: bool
+    size: Literal["small", "large"]
+    lines: list[Line]
+    note: str | None = None
+
+
+class Order(BaseModel):
+    customer: str
+
+
+class Desk:
+    """An application with one tool of each sort, its server, and a person at its pages."""
+
+    def __init__(self, people: People, ai: Adjourn, clock: FakeClock, log: list[Any], root: Visitor) -> None:
+        self.people, self.ai, self.clock, self.log, self.root = people, ai, clock, log, root
+
+    async def pause(self, tool: str, input: Any = None, owner: str = "ann") -> str:
+        session = self.ai.agents["clerk"].connect(AgentInit(owner=owner))
+        await session.send(json.dumps([tool, input or {}])).output
+        return session.interrupts[0].id
+
+    async def open(self, tool: str, input: Any = None, owner: str = "ann") -> Page:
+        return await self.root.get(f"/inbox/{await self.pause(tool, input, owner)}")
+
+    async def decisions(self, page: Page) -> list[Decision]:
+        return list(await self.ai.inbox.history(await self.id_of(page)))
+
+    async def id_of(self, page: Page) -> str:
+        return next(a["data-id"] for t, a in page.tags if t == "body")
+
+    async def row(self, page: Page) -> InterruptRecord:
+        return await self.ai.inbox.get(await self.id_of(page))
+
+    async def rested(self, page: Page) -> Page:
+        """The page once the turn has come to rest."""
+        async with asyncio.timeout(10):
+            while "data-running" in page.html:
+                await asyncio.sleep(0.01)
+                page = await self.root.get(f"/inbox/{await self.id_of(page)}")
+        return page
+
+
+def obey(request: Any) -> Any:
+    last = request.messages[-1]
+    if last.role == "tool":
+        return f"The tool said {msgspec.json.encode(last.tool_responses[0].output).decode()}"
+    tool, given = json.loads(last.text)
+    return call(tool, given)
+
+
+def application(clock: FakeClock, log: list[Any]) -> Adjourn:
+    ai = Adjourn(model=ScriptedModel([obey], repeat_last=True), clock=clock)
+
+    @ai.tool()
+    async def send(to: str, body: str, ctx: ToolRunContext, copies: Annotated[int, Field(ge=1)] = 1) -> Any:
+        """Sends a letter.
+
+        It cannot be called back.
+
+        Args:
+            to: Who gets it.
+        """
+        if not ctx.is_resumed():
+            raise Interrupt({"stamp": "first class"})
+        log.append((to, body, copies, ctx.resumed_metadata))
+        return {"sent": to}
+
+    @ai.tool(approval=True)
+    async def pay(euros: float) -> str:
+        log.append(euros)
+        return "paid"
+
+    @ai.tool()
+    async def sign(what: str, ctx: ToolRunContext) -> str:
+        if not ctx.is_resumed():
+            raise Interrupt({"sign": what}, expires_in=600)
+        return "signed"
+
+    @ai.tool(on_error="interrupt")
+    async def call_up(number: str) -> str:
+        raise ConnectionError(f"{number} is engaged")
+
+    @ai.tool()
+    async def guess(what: str) -> str:
+        raise Interrupt({"guess": what}, response=int)
+
+    ai.define_interrupt("review", "Asks a person to go over an order.", Order, Verdict)
+    ai.define_interrupt("ask", "Asks a person.", Order)
+    ai.define_agent("clerk", store=MemoryStore(), system="Be kind.")
+    return ai
+
+
+@pytest.fixture
+async def desk(shared_app: Server) -> AsyncIterator[Desk]:
+    clock, log = FakeClock(), list[Any]()
+    ai = application(clock, log)
+    shared_app.state.desk.ai = ai
+    async with at(shared_app) as people:
+        yield Desk(people, ai, clock, log, await visitor(people.client, "root"))
+
+
+# -- what it shows ---------------------------------------------------------------------------------------------------
+
+
+async def test_everything_needed_to_decide_is_on_the_page(desk: Desk) -> None:
+    page = await desk.open("send", {"to": "bob", "body": "Dear Bob,\nyours"})
+    assert "clerk wants to run send" in page.text
+    assert "Sends a letter." in page.text
+    assert "It cannot be called back." in page.text
+    assert "to Who gets it." in page.text
+    assert "to bob body Dear Bob, yours" in page.text
+    assert '"body": "Dear Bob,\\nyours"' in page.text
+    assert "stamp first class" in page.text
+    assert 'User ["send"' in page.text
+    assert "asks for send(" in page.text
+    assert "Owner ann" in page.text
+    assert "Be kind." not in page.text
+
+
+async def test_what_each_button_will_do_is_said_in_words(desk: Desk) -> None:
+    page = await desk.open("pay", {"euros": 5})
+    assert "Runs pay with exactly the input shown. The agent goes on at once." in page.text
+    assert "pay does not run. The agent takes what you write as its result." in page.text
+    assert "pay does not run. The agent is told that you refused, and why." in page.text
+    assert "pay runs only after somebody approved it. It has not run." in page.text
+    page = await desk.open("call_up", {"number": "17"})
+    assert "call_up failed when clerk ran it" in page.text
+    assert "17 is engaged" in page.text
+    assert "Try again" in page.forms[1].buttons
+
+
+async def test_a_run_of_unknown_outcome_is_told_as_that_with_the_result_that_came_late(desk: Desk) -> None:
+    interrupt_id = await desk.pause("pay", {"euros": 5})
+
+    def lose(tx: Any) -> None:
+        row = tx.interrupt(interrupt_id)
+        tx.put_interrupt(msgspec.structs.replace(row, reason="outcome_unknown"))
+        tx.put_decision(
+            Decision("d_late", interrupt_id, row.session_id, "late_result", 1.0, output={"paid": 5}, applied=True)
+        )
+
+    desk.ai.stores()[0].submit(lose).result()
+    page = await desk.root.get(f"/inbox/{interrupt_id}")
+    assert "Whether it took effect is not known" in page.text
+    assert "If the first run did take effect, it then happened twice." in page.text
+    assert "Run it again" in page.forms[1].buttons
+    assert "A result that came late" in page.text
+    assert "paid 5" in page.text
+
+
+async def test_a_tool_that_is_not_here_is_said_to_be_not_here(desk: Desk) -> None:
+    interrupt_id = await desk.pause("pay", {"euros": 5})
+
+    def rename(tx: Any) -> None:
+        tx.put_interrupt(msgspec.structs.replace(tx.interrupt(interrupt_id), agent="gone", tool="lost"))
+
+    desk.ai.stores()[0].submit(rename).result()
+    page = await desk.root.get(f"/inbox/{interrupt_id}")
+    assert "This server does not have the code of this tool" in page.text
+    assert "as soon as a process that has it takes it up" in page.text
+    assert "The input itself cannot be changed here" in page.text
+
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}\u202egnp\u200b\x1b[31m\u2066\U000e0041 p\u0430ypal"
+
+
+async def test_hostile_text_is_shown_for_what_it_is_everywhere(desk: Desk) -> None:
+    page = await desk.open("send", {"to": HOSTILE, "body": HOSTILE}, HOSTILE)
+    item = f"/inbox/{await desk.id_of(page)}"
+    session = (await desk.row(page)).session_id
+    for address in (item, "/inbox", f"/sessions/{session}", "/sessions"):
+        page = await desk.root.get(address)
+        assert "<script>alert" not in page.html
+        assert "<img" not in page.html
+        # All that is shown as text; a field that can be edited has to hold what it holds.
+        assert not set(page.text + page.title) & set("\u202e\u200b\x1b\u2066\U000e0041"), address
+    page = await desk.root.get(item)
+    assert "⟨U+202E⟩" in page.text
+    assert "{{7*7}}" in page.text
+    assert "Mixes alphabets whose letters look alike" in page.text
+    assert "Holds characters that would not be seen" in page.text
+
+
+async def test_a_megabyte_is_cut_and_says_so(desk: Desk) -> None:
+    page = await desk.open("send", {"to": "bob", "body": "x" * 1_000_000})
+    assert page.status == 200
+    assert "(996,000 more characters)" in page.text
+    assert page.text.count("x" * 4000) < 30
+
+
+# -- approving, declining --------------------------------------------------------------------------------------------
+
+
+async def test_approving_runs_what_was_shown_and_tells_what_happened(desk: Desk) -> None:
+    page = await desk.open("send", {"to": "bob", "body": "hello"})
+    page = await desk.root.send(page.form("/restart"), "Approve")
+    assert page.status == 200
+    assert "You approved it." in page.text
+    page = await desk.rested(page)
+    assert desk.log == [("bob", "hello", 1, {})]
+    assert 'The tool said {"sent":"bob"}' in page.text
+    assert "Finished." in page.text
+    decision = (await desk.decisions(page))[0]
+    assert (decision.verb, decision.by, decision.address) == ("restart", "root", "127.0.0.1")
+    assert page.title.startswith("send: clerk")
+    assert not any(f.action.endswith(("/restart", "/decline", "/respond")) for f in page.forms)
+
+
+async def test_declining_tells_the_agent_why(desk: Desk) -> None:
+    page = await desk.open("pay", {"euros": 5})
+    page = await desk.rested(await desk.root.send(page.form("/decline"), reason="too much\r\nfor me"))
+    assert "You declined it; pay did not run." in page.text
+    assert "“too much for me”" in page.text
+    assert (await desk.decisions(page))[0].reason == "too much\nfor me"
+    assert desk.log == []
+
+
+async def test_sending_the_same_form_twice_decides_once(desk: Desk) -> None:
+    page = await desk.open("send", {"to": "bob", "body": "hello"})
+    first = await desk.root.send(page.form("/restart"))
+    second = await desk.root.send(page.form("/restart"))
+    assert (first.status, second.status) == (200, 200)
+    assert "You approved it." in second.text
+    await desk.rested(second)
+    assert len(await desk.decisions(page)) == 1
+    assert len(desk.log) == 1
+
+
+# -- responding ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_is_made_with_a_form_of_its_schema(desk: Desk) -> None:
+    page = await desk.open("review", {"customer": "Ann"})
+    assert "clerk asks you: review" in page.text
+    form = page.form("/respond")
+    assert not any(f.action.endswith("/restart") for f in page.forms)
+    page = await desk.root.send(form, "Add", accepted="false", size='"large"')
+    assert page.status == 200
+    form = page.form("/respond")
+    assert (form.fields["$.accepted"], form.fields["$.lines[0].quantity"]) == (["false"], ["1"])
+    page = await desk.root.send(form, "Send answer", fields={"$.lines[0].sku": "cup", "$.lines[0].quantity": "3"})
+    assert "You answered it" in page.text
+    assert (await desk.decisions(page))[0].output == {
+        "accepted": False,
+        "size": "large",
+        "lines": [{"sku": "cup", "quantity": 3}],
+    }
+
+
+async def test_errors_are_at_their_fields_and_nothing_typed_is_lost(desk: Desk) -> None:
+    page = await desk.open("review", {"customer": "Ann"})
+    page = await desk.root.send(page.form("/respond"), "Add", note="keep\r\nthis")
+    typed = {"$.lines[0].sku": "cup", "$.lines[0].quantity": "many", "$.size": '"small"'}
+    page = await desk.root.send(page.form("/respond"), "Send answer", fields=typed)
+    assert page.status == 422
+    assert "2 things to mend. Nothing was sent; all you wrote is kept." in page.text
+    form = page.form("/respond")
+    assert (form.fields["$.lines[0].sku"], form.fields["$.lines[0].quantity"]) == (["cup"], ["many"])
+    assert form.fields["$.note"][0].split() == ["keep", "this"]
+    assert form.fields["$.size"] == ['"small"']
+    quantity = next(a for _, a in page.tags if a.get("name") == "$.lines[0].quantity")
+    assert quantity["aria-invalid"] == "true"
+    assert quantity["aria-describedby"].split()[0] in page.ids
+    for link in (href for href in page.links.values() if href.startswith("#f")):
+        assert link[1:] in page.ids
+    assert (await desk.row(page)).status == "open"
+    page = await desk.root.send(form, "Remove")
+    assert "$.lines[0].sku" not in page.form("/respond").fields
+
+
+async def test_the_json_editor_takes_over_and_gives_back(desk: Desk) -> None:
+    page = await desk.open("review", {"customer": "Ann"})
+    page = await desk.root.send(page.form("/respond"), "Write JSON instead", accepted="true", size='"large"')
+    form = page.form("/respond")
+    assert json.loads(form.fields["_json"][0]) == {"accepted": True, "size": "large", "lines": []}
+    page = await desk.root.send(form, "Send answer", _json='{"accepted": true, "size": "huge",\n "lines": ]')
+    assert page.status == 422
+    assert "is not JSON" in page.text
+    assert "line 2, column 11" in page.text
+    assert page.form("/respond").fields["_json"] == ['{"accepted": true, "size": "huge",\n "lines": ]']
+    page = await desk.root.send(
+        page.form("/respond"), "Send answer", _json='{"accepted": true, "size": "huge", "lines": []}'
+    )
+    assert page.status == 422
+    assert "size: must be one of 'small', 'large'" in page.text
+    typed = '{"accepted": true, "size": "small", "lines": [{"sku": "pot"}]}'
+    page = await desk.root.send(page.form("/respond"), "Use the form", _json=typed)
+    assert page.form("/respond").fields["$.lines[0].sku"] == ["pot"]
+    page = await desk.root.send(page.form("/respond"), "Send answer")
+    assert (await desk.decisions(page))[0].output == {"accepted": True, "size": "small", "lines": [{"sku": "pot"}]}
+
+
+async def test_without_a_schema_plain_words_are_the_answer_and_json_is_to_be_had(desk: Desk) -> None:
+    page = await desk.open("ask", {"customer": "Ann"})
+    page = await desk.root.send(page.form("/respond"), "Send answer", _text="42 <b>\r\n ok")
+    assert (await desk.decisions(page))[0].output == "42 <b>\n ok"
+    page = await desk.open("ask", {"customer": "Ann"})
+    page = await desk.root.send(page.form("/respond"), "Write JSON instead", _text="42")
+    page = await desk.root.send(page.form("/respond"), "Send answer", _json="false")
+    assert (await desk.decisions(page))[0].output is False
+    page = await desk.open("ask", {"customer": "Ann"})
+    page = await desk.root.send(page.form("/respond"), "Send answer", _text="")
+    assert (await desk.decisions(page))[0].output == ""
+
+
+async def test_a_tool_that_says_what_it_wants_to_hear_has_its_answer_first(desk: Desk) -> None:
+    page = await desk.open("guess", {"what": "a number"})
+    verbs = [f.action.rpartition("/")[2] for f in page.forms if "/inbox/" in f.action]
+    assert verbs == ["respond", "restart", "review", "decline"]
+    page = await desk.root.send(page.form("/respond"), fields={"$": "seven"})
+    assert page.status == 422
+    assert page.form("/respond").fields["$"] == ["seven"]
+    page = await desk.root.send(page.form("/respond"), fields={"$": "0"})
+    assert (await desk.decisions(page))[0].output == 0
+
+
+# -- editing ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_edited_input_is_shown_as_a_difference_before_it_runs(desk: Desk) -> None:
+    page = await desk.open("send", {"to": "bob", "body": "one two three"})
+    form = page.form("/review")
+    assert (form.fields["$.to"], form.fields["$.body"], form.fields.get("$.copies")) == (
+        ["bob"],
+        ["one two three"],
+        [""],
+    )
+    page = await desk.root.send(form, body="one 2 three", copies="4", _metadata="as agreed")
+    assert page.status == 200
+    assert "2 differences" in page.text
+    assert "<del>two</del>" in page.html
+    assert "<ins>2</ins>" in page.html
+    assert "(not there)" in page.text
+    assert "as agreed" in page.text
+    assert desk.log == []
+    page = await desk.root.send(page.form("/restart"), "Approve with these changes")
+    page = await desk.rested(page)
+    assert desk.log == [("bob", "one 2 three", 4, {"note": "as agreed"})]
+    assert "You approved it with an edited input." in page.text
+    decision = (await desk.decisions(page))[0]
+    assert decision.input == {"to": "bob", "body": "one 2 three", "copies": 4}
+    assert (await desk.row(page)).input == {"to": "bob", "body": "one two three"}
+
+
+async def test_from_the_review_one_can_go_back_and_edit_on(desk: Desk) -> None:
+    page = await desk.open("send", {"to": "bob", "body": "hello"})
+    page = await desk.root.send(page.form("/review"), body="hi", _metadata='{"urgent": true}')
+    page = await desk.root.send(page.form("/restart"), "Edit again")
+    form = page.form("/review")
+    assert (form.fields["$.body"], form.fields["_metadata"]) == (["hi"], ['{"urgent":true}'])
+    assert (await desk.row(page)).status == "open"
+    page = await desk.root.send(form, body="hello")
+    assert "The input is unchanged" in page.text
+    await desk.rested(await desk.root.send(page.form("/restart"), "Approve"))
+    assert desk.log == [("bob", "hello", 1, {"urgent": True})]
+
+
+async def test_an_edit_that_does_not_fit_is_refused_at_its_field(desk: Desk) -> None:
+    page = await desk.open("send", {"to": "bob", "body": "hello"})
+    page = await desk.root.send(page.form("/review"), copies="0", body="kept", _metadata="{broken")
+    assert page.status == 422
+    assert "The note is not JSON" in page.text
+    assert page.form("/review").fields["_metadata"] == ["{broken"]
+    page = await desk.root.send(page.form("/review"), _metadata="")
+    assert page.status == 422
+    assert "must be at least 1" in page.text
+    form = page.form("/review")
+    assert (form.fields["$.copies"], form.fields["$.body"]) == (["0"], ["kept"])
+    page = await desk.root.send(form, "Write JSON instead")
+    assert json.loads(page.form("/review").fields["_json"][0]) == {"to": "bob", "body": "kept", "copies": 0}
+
+
+async def test_a_review_that_was_tampered_with_is_checked_again(desk: Desk) -> None:
+    page = await desk.open("send", {"to": "bob", "body": "hello"})
+    page = await desk.root.send(page.form("/review"), body="hi")
+    form = page.form("/restart")
+    refused = await desk.root.send(form, fields={"_input": '{"to": 5}'})
+    assert refused.status == 422
+    assert (await desk.row(refused)).status == "open"
+    broken = await desk.root.send(form, fields={"_input": "{"})
+    assert broken.status == 422
+    assert "The form came back damaged" in broken.text
+    assert desk.log == []
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+async def test_who_comes_second_is_told_who_was_first_and_keeps_his_words(desk: Desk) -> None:
+    page = await desk.open("pay", {"euros": 5})
+    ben = await visitor(desk.people.client, "wide")
+    late = await ben.get(f"/inbox/{await desk.id_of(page)}")
+    await desk.root.send(page.form("/restart"))
+    late = await ben.send(late.form("/decline"), reason="I know this customer")
+    assert late.status == 409
+    assert "root approved this before your decision arrived" in late.text
+    assert "Yours (to decline) changed nothing." in late.text
+    assert "I know this customer" in late.text
+    assert [d.verb for d in await desk.decisions(page)] == ["restart"]
+
+
+async def test_what_expired_is_told_as_that(desk: Desk) -> None:
+    page = await desk.open("sign", {"what": "a lease"})
+    assert "Expires in 10 minutes" in page.text
+    assert "If nobody decides in time: the agent is told" in page.text
+    desk.clock.time += 601
+    page = await desk.root.send(page.form("/decline"), reason="no")
+    assert page.status == 410
+    assert "This expired before your decision arrived" in page.text
+    assert "Expired clerk wanted to run sign" in page.text
+    assert "Nobody decided in time." in page.text
+    page = await desk.root.get("/inbox?status=expired")
+    assert "sign Expired" in page.text
+
+
+async def test_what_changed_since_it_was_shown_is_not_decided(desk: Desk) -> None:
+    page = await desk.open("review", {"customer": "Ann"})
+    interrupt_id = await desk.id_of(page)
+
+    def change(tx: Any) -> None:
+        tx.put_interrupt(
+            msgspec.structs.replace(tx.interrupt(interrupt_id), input={"customer": "Eve"}, input_digest="new")
+        )
+
+    desk.ai.stores()[0].submit(change).result()
+    page = await desk.root.send(page.form("/respond"), "Send answer", accepted="true", size='"small"')
+    assert page.status == 412
+    assert "This changed since you opened it" in page.text
+    assert "Eve" in page.text
+    assert page.form("/respond").fields["$.accepted"] == ["true"]
+    page = await desk.root.send(page.form("/respond"), "Send answer")
+    assert "You answered it" in page.text
+
+
+async def test_who_may_only_look_sees_why_and_cannot_decide_anyway(desk: Desk) -> None:
+    page = await desk.open("pay", {"euros": 5})
+    looker = await visitor(desk.people.client, "looker")
+    seen = await looker.get(f"/inbox/{await desk.id_of(page)}")
+    assert "You may look, not decide" in seen.text
+    assert not any("/inbox/" in f.action for f in seen.forms)
+    form = page.form("/restart")
+    token = seen.form("/logout").fields["_csrf_token"]
+    form.fields["_csrf_token"] = token
+    refused = await looker.send(form)
+    assert refused.status == 403
+    assert (await desk.row(page)).status == "open"
+
+
+async def test_a_cancelled_item_says_so(desk: Desk) -> None:
+    page = await desk.open("pay", {"euros": 5})
+    row = await desk.row(page)
+    await desk.ai.agents["clerk"].connect(AgentInit(session_id=row.session_id)).abort("not needed")
+    page = await desk.root.send(page.form("/restart"))
+    assert page.status == 409
+    assert "Cancelled" in page.text
+    assert desk.log == []
+
+
+async def test_four_eyes_are_told_to_the_owner() -> None:
+    clock, log = FakeClock(), list[Any]()
+    ai = application(clock, log)
+    async with at(create_app(ai, Auth(tokens=PEOPLE, four_eyes=True), settings=UNLIMITED)) as people:
+        desk = Desk(people, ai, clock, log, await visitor(people.client, "root"))
+        page = await desk.open("pay", {"euros": 5}, "root")
+        assert "You may look, not decide" in page.text
+        assert "four eyes" in page.text
