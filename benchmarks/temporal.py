@@ -56,7 +56,9 @@ def main() -> None:
                     print(who, found[who][-1], file=sys.stderr, flush=True)
         finally:
             server.stop()
-    print("| | history events | history bytes | until it pauses | decision to end | whole turns a second | CPU a turn |")
+    print(
+        "| | history events | history bytes | until it pauses | decision to end | whole turns a second | CPU a turn |"
+    )
     print("|---|---|---|---|---|---|---|")
     for who, rounds in found.items():
         best = {k: min(r[k] for r in rounds) for k in rounds[0]}

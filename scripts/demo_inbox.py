@@ -14,11 +14,13 @@ from datetime import date
 from typing import Annotated, Any, Literal, TypeVar
 
 import uvicorn
+from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
 from adjourn import Adjourn, AgentInit, Interrupt, MemoryStore, ToolRunContext
 from adjourn.clock import SystemClock
-from adjourn.parts import Message
+from adjourn.model import as_reply
+from adjourn.parts import Message, Usage
 from adjourn.server import Auth, Desk, ServerSettings, create_app, mint
 from adjourn.server.principal import Role
 from adjourn.store import Store
@@ -88,7 +90,9 @@ def application(store: Store, story: "Sequence[Chapter]", clock: ShiftedClock | 
         said = max((i for i, m in enumerate(messages) if m.role == "user"), default=-1)
         replies = scripts.get(messages[said].text if said >= 0 else "", ("All done.",))
         given = sum(m.role == "model" for m in messages[said + 1 :])
-        return replies[min(given, len(replies) - 1)]
+        words = 40 + sum(len(m.text) for m in messages)
+        made = as_reply(replies[min(given, len(replies) - 1)])
+        return replace(made, usage=Usage(input_tokens=words, output_tokens=20 + len(made.message.text)))
 
     ai = Adjourn(model=ScriptedModel([reply], repeat_last=True), clock=clock or ShiftedClock())
 

@@ -1,7 +1,7 @@
 """Takes the pictures in docs/images with the demo inbox and the Chromium of the system.
 
-    python scripts/make_screenshots.py            the few that the documentation shows
-    python scripts/make_screenshots.py --all DIR  every page in every state, wide and phone, light and dark, to look at
+python scripts/make_screenshots.py            the few that the documentation shows
+python scripts/make_screenshots.py --all DIR  every page in every state, wide and phone, light and dark, to look at
 """
 
 import argparse
@@ -191,7 +191,13 @@ def take_all(browser: Browser, folder: Path, only: str) -> None:
 
 def take_for_docs(browser: Browser) -> None:
     """The few pictures of the documentation."""
-    wanted = {"list": "inbox", "item": "item", "item-form-errors": "form", "item-review": "review", "session": "session"}
+    wanted = {
+        "list": "inbox",
+        "item": "item",
+        "item-form-errors": "form",
+        "item-review": "review",
+        "session": "session",
+    }
     for scheme in ("light", "dark"):
         served = world()
         context = signed_in(browser, served, "dana", viewport={"width": 1200, "height": 780}, color_scheme=scheme)

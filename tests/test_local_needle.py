@@ -65,7 +65,10 @@ class TestTheRealModel:
         assert shop.orders == [("BW-7", 47)]
         assert response.finish_reason == "stop"
         assert "order_stock(code: BW-7, quantity: 47): saved" in response.text
-        assert texts == [response.text]
+        assert "".join(texts) == response.text
+        assert response.message is not None
+        written = response.message.content[0].metadata == {"needle": {"written_by": "local/smollm2"}}
+        assert len(texts) > 3 if written else len(texts) == 1  # its sentence is told as it is written
         call = next(m for m in response.messages if m.role == "model")
         kept = (call.metadata or {})["needle"]
         assert 0 < kept["confidence"] <= 1

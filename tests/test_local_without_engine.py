@@ -334,9 +334,7 @@ async def test_calls_of_too_little_confidence_are_withheld_and_told(
     fake: FakeEngine, confidence: float | None, least: float, accept: bool, withheld: bool, called: bool
 ) -> None:
     made = [{"name": "act", "arguments": {"on": "x"}}]
-    fake.reply = always(
-        say(() if withheld else made, suppressed_calls=made if withheld else [], confidence=confidence)
-    )
+    fake.reply = always(say(() if withheld else made, suppressed_calls=made if withheld else [], confidence=confidence))
     config = {"min_confidence": least, "accept_withheld": accept}
     reply = await ask(ModelRequest([user("it")], [ACT], config))
     assert [r.name for p in reply.message.tool_requests if (r := p.tool_request)] == (["act"] if called else [])

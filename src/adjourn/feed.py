@@ -87,7 +87,8 @@ class Follower:
         self, stores: Sequence[Store], read: Callable[[], Awaitable[Sequence[T] | None]]
     ) -> AsyncGenerator[T, None]:
         """What `read` gives, for ever; where it gives None, that is the end."""
-        pulses = [self._pulse(store) for store in stores]
+        loop = id(asyncio.get_running_loop())
+        pulses = [self._pulse(store, loop) for store in stores]
         patience = _SOON_SECONDS
         try:
             while True:
@@ -105,18 +106,18 @@ class Follower:
                     patience = min(patience * 2, _SLOW_SECONDS)
         finally:
             for store in stores:
-                self._leave(store)
+                self._leave(store, loop)
 
-    def _pulse(self, store: Store) -> Pulse:
-        key = id(store), id(asyncio.get_running_loop())
+    def _pulse(self, store: Store, loop: int) -> Pulse:
+        key = id(store), loop
         pulse = self._pulses.get(key)
         if pulse is None:
             pulse = self._pulses[key] = Pulse(store)
         pulse.users += 1
         return pulse
 
-    def _leave(self, store: Store) -> None:
-        key = id(store), id(asyncio.get_running_loop())
+    def _leave(self, store: Store, loop: int) -> None:
+        key = id(store), loop
         pulse = self._pulses[key]
         pulse.users -= 1
         if not pulse.users:
@@ -182,8 +183,13 @@ class Feed:
         task = self._reading.get(key)
         if task is None:
             task = self._reading[key] = asyncio.ensure_future(self.changes(after, 500))
-            task.add_done_callback(lambda _: self._reading.pop(key, None))
+            task.add_done_callback(partial(self._read, key))
         return await asyncio.shield(task)  # one who goes away does not take it from the others
+
+    def _read(self, key: tuple[int, str | None, int], task: asyncio.Task[Sequence[Change]]) -> None:
+        del self._reading[key]
+        if not task.cancelled():
+            task.exception()  # whoever waited was told; where everybody went away, nobody has to be
 
 
 def _changes(tx: Any, after: str | None, limit: int) -> list[Change]:

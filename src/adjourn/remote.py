@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import adjourn.errors as errors
 from adjourn.conversation import Conversation
 from adjourn.engine import Engine, Line, Work, end_leg, open_in, place_of, resting, thin, traits_of
-from adjourn.errors import AdjournError, DefinitionError, InvalidRequest, SessionNotFound
+from adjourn.errors import AdjournError, DefinitionError, InvalidRequest, SessionNotFound, StoreUnavailable
 from adjourn.events import Event, Json, TurnEnded
 from adjourn.lease import transact
 from adjourn.ledger import INNER
@@ -31,6 +31,8 @@ _log = logging.getLogger("adjourn.engine")
 
 CONTEXT_BYTES = 64 * 1024
 """How large the `context=` of a leg may be, which travels through the engine."""
+_PATIENCE = 60.0
+"""Seconds for which a store may be away from whoever waits for a turn."""
 
 
 def driver_of(turn: Turn, setting: Setting, journal: LegJournal | None, at: Conversation) -> "Driver | Remote":
@@ -141,13 +143,21 @@ class Remote:
     async def _until_rest(self, aborted: asyncio.Event) -> None:
         line, longest = self._line, self._store.lease_seconds / 3
         assert line is not None
-        pause = longest / 16
+        pause, silent_since = longest / 16, 0.0
         while True:
             line.rang.clear()
-            if self.setting.signal is not None and self.setting.signal.aborted:
-                await self._abort(self.setting.signal.reason, line)
-            if await transact(self._store, self._status, read=True) != "pending":
-                return
+            try:
+                if self.setting.signal is not None and self.setting.signal.aborted:
+                    await self._abort(self.setting.signal.reason, line)
+                if await transact(self._store, self._status, read=True) != "pending":
+                    return
+                silent_since = 0.0
+            except StoreUnavailable:
+                # The turn goes on without us. We wait for a store that is restarted, but not for ever.
+                now = self.setting.clock.monotonic()
+                silent_since = silent_since or now
+                if now - silent_since > _PATIENCE:
+                    raise
             # What rings can be lost, and so can what wakes the engine; looking again costs one read. The store's own
             # notices are not used: each commit of any session would wake everybody who waits.
             await _first(line.rang, aborted, timeout=pause)

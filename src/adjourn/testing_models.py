@@ -62,12 +62,14 @@ async def check_model(
     called with each request and its reply, to check more. `patience` is how many seconds any call may take.
     """
     suite = _Suite(make, list(prompts), config, expect, patience)
+    suite.tools = tools
     done = Checked()
     checks: list[tuple[str, Callable[[], Awaitable[None]]]] = [
         ("the reply is a message of the model", suite.replies),
         ("the chunks add up to the text of the reply", suite.streams),
         ("concurrent calls do not mix", suite.does_not_mix),
         ("a cancelled call leaves nothing behind", suite.cancels),
+        ("what it is asked beforehand is what it takes", suite.checks),
     ]
     for name, messages in transcripts().items():
         if tools or not any(p.tool_request for m in messages for p in m.content):
@@ -138,6 +140,7 @@ class _Suite:
         self.config = config
         self._expect = expect
         self._patience = patience
+        self.tools = True
 
     def request(self, prompt: str, streaming: bool, tools: Sequence[ToolDefinition] = ()) -> ModelRequest:
         messages = [Message("system", [Part(text="Be brief.")]), Message("user", [Part(text=prompt)])]
@@ -172,6 +175,18 @@ class _Suite:
         model = await _made(self._make)
         requests = [self.request(p, streaming=i % 2 == 0) for i, p in enumerate(self.prompts * 2)]
         await asyncio.gather(*[self.ask(r, model) for r in requests])
+
+    async def checks(self) -> None:
+        """Asks what an agent asks when it is defined, before there is a message; a model need not have an answer."""
+        check = getattr(await _made(self._make), "check", None)
+        if check is None:
+            return
+        request = ModelRequest((), (WEATHER,) if self.tools else (), self.config)
+        before = _frozen(request)
+        for _ in range(2):
+            answer = check(request)
+            assert answer is None, f"check() returned {answer!r}; it raises, or returns nothing"
+        assert _frozen(request) == before, "the request was changed"
 
     async def calls_tools(self) -> None:
         for streaming in (False, True):

@@ -44,7 +44,7 @@ class Person:
         self.name = name
         self.troubles: list[str] = []
         self.context = browser.new_context(base_url=place.address, **options)
-        self.context.set_default_timeout(15_000)
+        self.context.set_default_timeout(30_000)
         # Whatever sets it was a script of somebody else's.
         self.context.add_init_script(
             "Object.defineProperty(window, 'hacked', {set() { console.error('A SCRIPT RAN'); }})"

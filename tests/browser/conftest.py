@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.demo_inbox import STORY, Chapter, ShiftedClock, application, fill, serve
+from scripts.demo_inbox import STORY, Chapter, Served, ShiftedClock, application, fill, serve
 
-from adjourn import MemoryStore
+from adjourn import Adjourn, MemoryStore
 from browser.browser_kit import Person, Place
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -46,21 +46,29 @@ def axe() -> str:
     return path.read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="session")
+def served() -> Iterator[Served]:
+    """One server for all: making one takes longer than most tests."""
+    found = serve(application(MemoryStore(), STORY, ShiftedClock()), {"dana": "admin", "erik": "admin", "vic": "view"})
+    yield found
+    found.stop()
+
+
 @pytest.fixture
-def place() -> Iterator[Callable[..., Place]]:
-    """Makes servers, each with sessions that have come to rest."""
-    made: list[Place] = []
+def place(served: Served) -> Iterator[Callable[..., Place]]:
+    """Fills the server with sessions that have come to rest. They are gone after the test."""
 
-    def make(story: tuple[Chapter, ...] = tuple(STORY), **options: Any) -> Place:
-        ai = application(MemoryStore(), STORY, ShiftedClock())
-        found = Place(serve(ai, {"dana": "admin", "erik": "admin", "vic": "view"}, **options))
-        made.append(found)
-        found.served.run(fill(ai, story))
-        return found
+    def fill_up(story: tuple[Chapter, ...] = tuple(STORY)) -> Place:
+        served.run(fill(served.ai, story))
+        return Place(served)
 
-    yield make
-    for one in made:
-        one.served.stop()
+    yield fill_up
+    served.run(empty(served.ai))
+
+
+async def empty(ai: Adjourn) -> None:
+    for session in await ai.sessions.list(limit=1000):
+        await ai.sessions.delete(session.id, force=True)
 
 
 @pytest.fixture

@@ -62,6 +62,7 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = str(folder / "shop.db")
+        self.app: Callable[[], Any] = _make
 
     # -- commands
 
@@ -135,11 +136,6 @@ class Shop:
         self.with_app(lambda ai: transact(ai.stores()[0], put))
         return "s_left"
 
-    def app(self) -> Any:
-        from cli import shop_app
-
-        return shop_app.make()
-
     def waiting(self) -> list[InterruptRecord]:
         async def work(ai: Any) -> list[InterruptRecord]:
             return list((await ai.inbox.list(limit=1000)).items)
@@ -158,6 +154,12 @@ class Shop:
                 await ai.aclose()
 
         return asyncio.run(whole())
+
+
+def _make() -> Any:
+    from cli import shop_app
+
+    return shop_app.make()
 
 
 class Terminal:

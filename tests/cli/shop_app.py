@@ -88,6 +88,8 @@ def answer(request: ModelRequest) -> Any:
     if last.role == "tool":
         return f"Done: {last.tool_responses[-1].output}"
     said = last.text
+    if "both" in said:
+        return [call("pay", {"amount": 1}), call("breaks")]
     if found := re.findall(r"pay (\d+)", said):
         return ["Let me pay. ", *[call("pay", {"amount": int(n)}) for n in found]]
     words = {

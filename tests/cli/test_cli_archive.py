@@ -1,6 +1,7 @@
 """`adjourn export`, `import` and `purge`."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -57,8 +58,8 @@ def test_purge_of_a_session_that_waits_needs_force_and_keeps_the_audit(shop: Sho
     assert shop("purge", waits, "--yes", "--force").code == 0
     assert shop("sessions", "--json").json["items"] == []
 
-    async def verbs(ai: object) -> list[str]:
-        return [d.verb for d in await ai.inbox.history(interrupt)]  # type: ignore[attr-defined]
+    async def verbs(ai: Any) -> list[str]:
+        return [d.verb for d in await ai.inbox.history(interrupt)]
 
     assert shop.with_app(verbs) == ["cancel"]
 

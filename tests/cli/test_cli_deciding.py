@@ -57,6 +57,13 @@ def test_json_of_a_decision_has_the_decision_and_the_turn(shop: Shop) -> None:
     assert "'note': {'limit': 9}" in turn["text"]
 
 
+def test_a_value_may_begin_with_a_dash_after_two_of_them(shop: Shop) -> None:
+    shop.say("pay 5")
+    waiting = one(shop)
+    assert shop.run("respond", "--store", shop.store, waiting, "--", "-5").code == 0
+    assert shop("show", waiting, "--json").json["decisions"][0]["output"] == -5
+
+
 @pytest.mark.parametrize("value", ["null", "false", "0", '""', "[]"])
 def test_falsy_values_are_answers(shop: Shop, value: str) -> None:
     shop.say("pay 5")

@@ -1,6 +1,7 @@
 """`adjourn doctor`: what it finds, what it repairs, and that it changes nothing by itself."""
 
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -89,21 +90,42 @@ def test_pauses_of_every_branch_are_no_orphans(shop: Shop) -> None:
     assert shop("doctor", "--json").code == 0
 
 
+def test_a_pause_beside_a_call_that_failed_is_no_orphan(shop: Shop) -> None:
+    shop.say("do both")
+    (waiting,) = shop.waiting()
+    assert shop("doctor", "--yes", "--json").code == 0
+    assert [row.id for row in shop.waiting()] == [waiting.id]
+
+
+def hold(tx: Tx, session: str, heartbeat: float) -> None:
+    """A lease until tomorrow, and the last sign of life of whoever holds it."""
+    row = tx.session(session)
+    assert row is not None
+    assert row.head is not None
+    head = tx.snapshot(row.head)
+    assert head is not None
+    tx.put_snapshot(replace(head, heartbeat=heartbeat))
+    tx.put_session(replace(row, pending=True, holder="p_gone", lease_until=time.time() + 86400))
+
+
 def test_a_lease_that_ends_too_late_is_ended(shop: Shop) -> None:
     session = shop.say("pay 5")
-
-    def hold(tx: Tx) -> None:
-        row = tx.session(session)
-        assert row is not None
-        tx.put_session(replace(row, pending=True, holder="p_gone", lease_until=time.time() + 86400))
-
-    change(shop, hold)
+    change(shop, lambda tx: hold(tx, session, time.time() - 3600))
     found = shop("doctor", "--json")
     assert found.code == 8
     assert checks(found)["session.stuck_lease"]["ids"] == [session]
     got = shop("doctor", "--yes", "--json")
     assert checks(got)["session.stuck_lease"]["repaired"] is True
     assert shop("sessions", "--json").json["items"][0]["leaseUntil"] is None
+
+
+def test_a_lease_of_a_living_driver_with_a_fast_clock_is_left_alone(shop: Shop) -> None:
+    session = shop.say("pay 5")
+    change(shop, lambda tx: hold(tx, session, time.time() + 86385))
+    got = shop("doctor", "--yes", "--json")
+    assert got.code == 8
+    assert checks(got)["clock.skew"]["ids"] == [session]
+    assert shop("sessions", "--json").json["items"][0]["leaseUntil"] is not None
 
 
 def test_a_turn_left_by_a_dead_process_is_gone_on_with_by_an_application(shop: Shop) -> None:
@@ -177,7 +199,7 @@ def test_tools_that_changed_or_are_gone_are_told_for_what_waits(shop: Shop) -> N
     assert "not defined any more" in found["app.tool_gone"]["message"]
 
 
-def test_agents_and_models_that_are_not_there_are_told(shop: Shop) -> None:
+def test_agents_and_models_that_are_not_there_are_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.say("hello")
     text = (
         "from adjourn import Adjourn\nfrom adjourn.stores.sqlite import SQLiteStore\n"
@@ -185,7 +207,9 @@ def test_agents_and_models_that_are_not_there_are_told(shop: Shop) -> None:
         f"ai.define_agent('other', tools=[], store=SQLiteStore({shop.store!r}))\n"
     )
     (shop.folder / "cli_modelless.py").write_text(text, encoding="utf-8")
-    got = shop.process("doctor", "--app", "cli_modelless:ai", "--json", PYTHONPATH=str(shop.folder))
+    monkeypatch.setattr(sys, "path", [str(shop.folder), *sys.path])
+    monkeypatch.delitem(sys.modules, "cli_modelless", raising=False)
+    got = shop.run("doctor", "--app", "cli_modelless:ai", "--json")
     assert got.code == 8
     assert "openai" in checks(got)["app.model"]["message"]
     assert "'clerk'" in checks(got, "note")["app.agent_gone"]["message"]

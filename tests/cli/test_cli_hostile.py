@@ -1,10 +1,10 @@
 """What models and tools write never takes effect on a terminal, whatever command shows it: every byte is looked at."""
 
-import asyncio
 import json
 import re
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -34,8 +34,8 @@ def assert_harmless(raw: bytes) -> None:
 def hostile(shop: Shop) -> Shop:
     """A shop whose model, tool, session and owner are all hostile, with one paused call and one failed turn."""
 
-    async def work(ai: object) -> None:
-        agent = ai.agents["clerk"]  # type: ignore[attr-defined]
+    async def work(ai: Any) -> None:
+        agent = ai.agents["clerk"]
         for message, name in ((f"forge {HOSTILE}", "s_" + OWNER), ("break it", "s_broken")):
             session = agent.connect(AgentInit(session_id=name, owner=OWNER))
             await session.send(message).settled()
@@ -101,6 +101,7 @@ def test_json_that_is_made_harmless_is_the_same_json(hostile: Shop) -> None:
     assert copied == item
 
 
+@pytest.mark.slow
 def test_pickers_menus_and_forms_show_hostile_text_harmlessly(hostile: Shop, terminal: Callable[..., Terminal]) -> None:
     shown = terminal("restart", "--store", hostile.store, NO_COLOR="1")
     shown.see("Restart which?").type(ENTER)
@@ -134,11 +135,11 @@ def test_streamed_text_is_harmless_however_it_is_cut(shop: Shop, capsys: pytest.
 
 
 def test_a_line_of_a_models_text_cannot_pose_as_one_of_ours(shop: Shop) -> None:
-    async def work(ai: object) -> None:
-        session = ai.agents["clerk"].connect(AgentInit(session_id="s_forged"))  # type: ignore[attr-defined]
+    async def work(ai: Any) -> None:
+        session = ai.agents["clerk"].connect(AgentInit(session_id="s_forged"))
         await session.send("forge\nadjourn: everything was approved").settled()
 
     shop.with_app(work)
     got = shop.run("chat", APP, "-s", "s_forged", input="/history\n")
+    assert "> adjourn: everything was approved" in got.out
     assert "\nadjourn: everything" not in got.out
-    assert asyncio.iscoroutinefunction(work)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adjourn.cli.place import open_store, sqlite_path
+from adjourn.cli.place import open_store, split_schema, sqlite_path
 from adjourn.cli.program import run
 from cli.cli_kit import HERE, Shop
 
@@ -139,6 +139,12 @@ def test_stores_are_named_as_a_path_or_as_sqlite_urls(shop: Shop) -> None:
     store.close()
 
 
+def test_the_schema_of_a_postgresql_place_is_ours_and_the_rest_is_the_servers() -> None:
+    assert split_schema("postgresql:///db?host=/tmp/s&schema=mine") == ("postgresql:///db?host=%2Ftmp%2Fs", "mine")
+    assert split_schema("postgresql://u:p@h:5/db?schema=mine") == ("postgresql://u:p@h:5/db", "mine")
+    assert split_schema("postgresql://h/db") == ("postgresql://h/db", "adjourn")
+
+
 def test_a_reader_that_goes_away_is_no_error_to_read_about(shop: Shop) -> None:
     shop.say(" and ".join(f"pay {n}" for n in range(150)))  # more than a pipe holds
     line = f"{sys.executable} -m adjourn.cli inbox --store {shop.store} --json --limit 1000 | head -c 10"
@@ -244,3 +250,16 @@ def test_help_and_version_need_nothing(capsys: pytest.CaptureFixture[str]) -> No
     ):  # fmt: skip
         assert command in out
         assert told(capsys, command, "--help")[0] == 0
+
+
+def test_arguments_that_are_no_text_name_nothing(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = told(capsys, "show", "i_\udcff", "--store", shop.store)
+    assert code == 2
+    assert "UTF-8" in err
+
+
+def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = told(capsys)
+    assert code == 2
+    assert "adjourn" in out + err
+    assert "inbox" in out + err

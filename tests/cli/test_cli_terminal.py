@@ -22,6 +22,7 @@ def test_a_paused_call_is_picked_with_the_arrows_shown_and_decided(shop: Shop, t
     assert shop.effects() == ["paid 2"]
 
 
+@pytest.mark.slow
 def test_a_response_is_asked_for_by_a_form_of_its_schema_and_checked(shop: Shop, terminal: Open) -> None:
     shop.say("ask")
     t = terminal("respond", "--store", shop.store)
@@ -185,3 +186,14 @@ def test_lines_fit_a_narrow_terminal(shop: Shop, terminal: Open) -> None:
         assert t.end() in (0, 8)
         lines = re.sub(r"\x1b\[[0-9;]*m", "", t.raw.decode()).replace("\r", "").splitlines()
         assert max(len(line) for line in lines) <= 40, (command, lines)
+
+
+@pytest.mark.slow
+def test_what_is_settled_is_told_before_anybody_types_an_answer(shop: Shop, terminal: Open) -> None:
+    shop.say("ask")
+    waiting = shop.waiting()[0].id
+    shop.decline(waiting)
+    t = terminal("respond", waiting, "--store", shop.store)
+    assert t.end() == 4
+    assert "already answered" in t.screen.replace("\n", " ")
+    assert "decline, by somebody" in t.screen

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cli import shop_app
 from cli.cli_kit import APP, SECONDS, Shop, read_until
 
 Process = subprocess.Popen[str]
@@ -117,7 +118,7 @@ def test_several_workers_on_one_file_finish_every_session_once(shop: Shop, start
 @pytest.mark.postgres
 @pytest.mark.slow
 def test_several_workers_on_one_postgresql_share_the_work(
-    shop: Shop, started: list[Process], postgres_dsn: str
+    shop: Shop, started: list[Process], postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import uuid
 
@@ -127,11 +128,12 @@ def test_several_workers_on_one_postgresql_share_the_work(
     env = {"SHOP_DSN": postgres_dsn, "SHOP_SCHEMA": schema}
     app = "shop_app:make_postgres"
     place = f"{postgres_dsn}{'&' if '?' in postgres_dsn else '?'}schema={schema}"
-    if "://" not in postgres_dsn:
-        pytest.skip("the DSN of the test server is no URL")
     try:
+        monkeypatch.setenv("SHOP_DSN", postgres_dsn)
+        monkeypatch.setenv("SHOP_SCHEMA", schema)
+        shop.app = shop_app.make_postgres
         for n in range(6):
-            assert shop.process("chat", app, "-m", f"pay {n}", **env).code == 9
+            shop.say(f"pay {n}")
         workers = [begin(shop, started, "worker", app, **env) for _ in range(2)]
         for worker in workers:
             read_until(worker, "ready")
@@ -201,3 +203,34 @@ def test_serve_says_where_it_cannot_listen(shop: Shop, tmp_path: Path) -> None:
         got = shop.process("serve", APP, "--port", str(taken.getsockname()[1]), ADJOURN_TOKEN="x" * 40)
     assert got.code == 2
     assert "cannot listen" in got.err
+
+
+@pytest.mark.slow
+def test_several_server_processes_share_one_token(shop: Shop, started: list[Process]) -> None:
+    import socket
+    import urllib.error
+    import urllib.request
+
+    shop.say("pay 5")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = begin(shop, started, "serve", APP, "--port", str(port), "--workers", "2")
+    token = read_until(server, "adj_").strip()
+
+    def asked() -> int:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/interrupts", headers={"Authorization": f"Bearer {token}"}
+        )
+        try:
+            with urllib.request.urlopen(request) as reply:
+                return int(reply.status)
+        except urllib.error.HTTPError as e:
+            return e.code
+        except OSError:
+            return 0
+
+    wait_until(lambda: asked() != 0)
+    assert {asked() for _ in range(6)} == {200}
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(SECONDS) == 0

@@ -1,6 +1,5 @@
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

@@ -44,10 +44,13 @@ class Server:
         command += ["--log-level", "error"]
         for setting in self._settings:
             command += ["--dynamic-config-value", setting]
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self._launch(command)
         await self._until_ready()
         return self
+
+    def _launch(self, command: list[str]) -> None:
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     async def _until_ready(self) -> None:
         deadline = time.monotonic() + 60

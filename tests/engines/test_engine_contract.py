@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,26 @@ async def test_the_loop_of_this_process_obeys_the_rule(rule: Rule) -> None:
     await rule(Stage(in_process, MemoryStore))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.__name__)
+TOLD = (
+    "a_restart_runs_what_was_shown",
+    "a_part_of_the_pauses_can_be_answered",
+    "one_decision_wins",
+    "what_nobody_decides_expires",
+    "a_failed_turn_can_be_retried",
+    "an_abort_ends_the_turn",
+)
+"""The rules of which an ordinary run hears; the others take as long again, several times."""
+
+
+def _by_weight() -> list[Any]:
+    return [
+        pytest.param(rule, id=name, marks=() if name in TOLD else pytest.mark.slow)
+        for rule in RULES
+        if (name := getattr(rule, "__name__", ""))
+    ]
+
+
+@pytest.mark.parametrize("rule", _by_weight())
 async def test_temporal_obeys_the_rule(rule: Rule, temporal: Server, tmp_path: Path) -> None:
     stores = iter(range(100))
     await rule(Stage(on_temporal(temporal.address), lambda: SQLiteStore(tmp_path / f"{next(stores)}.db")))

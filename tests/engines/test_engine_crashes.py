@@ -7,7 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from adjourn.engines.temporal import Temporal
 from adjourn.handle import AgentInit
 from durable.crash_runner import Death, build, finish, open_store, read
+from engines.engine_kit import rest, until
 from engines.temporal_server import Server
 from engines.worker_process import LEASE, TIMING
 
@@ -51,8 +52,7 @@ class Workers:
 
     async def start_again_after(self, process: subprocess.Popen[bytes]) -> int:
         """Waits for the death of this one; starts another. Returns how it ended."""
-        while process.poll() is None:
-            await asyncio.sleep(0.05)
+        await asyncio.to_thread(process.wait)
         self.start()
         return process.returncode
 
@@ -64,7 +64,7 @@ class Workers:
 
 
 @contextmanager
-def crew(server: Server, store: str, folder: Path, scenario: str) -> Iterator[Workers]:
+def crew(server: Server, store: str, folder: Path, scenario: str) -> Generator[Workers]:
     workers = Workers(server, store, folder, scenario)
     try:
         yield workers
@@ -112,6 +112,26 @@ async def test_a_worker_that_dies_in_a_body_leaves_a_question_and_nothing_runs_t
     check(report, "plain")
     assert report["killed"]
     assert report["unknown"] == 1
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_that_gets_sigterm_finishes_the_body_that_runs_and_ends_well(
+    temporal: Server, tmp_path: Path
+) -> None:
+    with crew(temporal, "sqlite", tmp_path, "plain") as workers:
+        first = workers.start("slow")
+        effects = tmp_path / f"{workers.name}.effects"
+        agent = build(open_store("sqlite", tmp_path, workers.name, LEASE), "plain", effects, Death(None))
+        agent._host.engine = Temporal(temporal.address, queue=workers.queue, timing=TIMING)
+        turn = agent.connect(AgentInit(session_id="drained")).send("go")
+        await until(lambda: read(effects))
+        first.terminate()
+        assert await asyncio.to_thread(first.wait, 30) == 0, workers.log.read_text()
+        workers.start()
+        output = await rest(turn)
+        assert (output.text, output.finish_reason) == ("done", "stop")
+        assert len(read(effects).splitlines()) == 1
+        await agent._host.aclose()
 
 
 async def matrix(server: Server, store: str, folder: Path, scenario: str) -> None:

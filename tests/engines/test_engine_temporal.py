@@ -1,9 +1,6 @@
 """What only the Temporal engine has to do: long steps, histories without content, big transcripts, lost deliveries."""
 
 import asyncio
-import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,84 +9,13 @@ from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.converter import PayloadCodec
 
-from adjourn import Adjourn, Agent, Interrupt, Part, ToolRunContext
-from adjourn.engines.temporal import Temporal, Timing
+from adjourn import Adjourn, Agent, Part
+from adjourn.engines.temporal import Temporal
 from adjourn.errors import InvalidRequest, ModelError
-from adjourn.handle import AgentInit, AgentTurn
-from adjourn.stores.sqlite import SQLiteStore
+from adjourn.handle import AgentInit
 from adjourn.testing import ScriptedModel, call
-from engines.engine_kit import QUICK, working
+from engines.engine_kit import HASTY, rest, until, working, world
 from engines.temporal_server import Server
-
-HASTY = Timing(task=1.0, heartbeat=1.0, backoff=0.05)
-"""A step of more than half a second is a long one."""
-
-
-class World:
-    """One application, its worker in this process, and what its tools did."""
-
-    def __init__(self, engine: Temporal, store: SQLiteStore, replies: list[Any], **options: Any) -> None:
-        self.engine = engine
-        self.log: list[Any] = []
-        self.go = asyncio.Event()
-        self.model = ScriptedModel(replies, **options)
-        self.ai = Adjourn(model=self.model, engine=engine)
-        self.agent = self.ai.define_agent("a", store=store)
-        self._define(self.ai)
-
-    def _define(self, ai: Adjourn) -> None:
-        @ai.tool()
-        async def slow(n: int) -> str:
-            self.log.append(("slow", n))
-            try:
-                await self.go.wait()
-            except asyncio.CancelledError:
-                self.log.append("cancelled")
-                raise
-            return "slowly"
-
-        @ai.tool()
-        async def gate(n: int, ctx: ToolRunContext) -> str:
-            if not ctx.is_resumed():
-                raise Interrupt({"secret": f"secret {n}"})
-            self.log.append(("gate", n))
-            return "opened"
-
-        @ai.tool()
-        async def big(size: int) -> str:
-            return "x" * size
-
-    async def history(self, turn_id: str) -> Any:
-        """Once the workflow has ended."""
-        handle = (await self.engine.client()).get_workflow_handle(turn_id)
-        await handle.result()
-        return await handle.fetch_history()
-
-
-@asynccontextmanager
-async def world(
-    server: Server, folder: Path, *replies: Any, timing: Timing = QUICK, worker: bool = True, **options: Any
-) -> AsyncGenerator[World]:
-    engine = Temporal(server.address, queue=f"q-{uuid.uuid4().hex[:12]}", timing=timing, **options)
-    made = World(engine, SQLiteStore(folder / "s.db", lease_seconds=1.0), list(replies))
-    if worker:
-        async with working(made.ai, engine):
-            yield made
-    else:
-        yield made
-    await made.ai.aclose()
-
-
-async def holds(condition: Callable[[], Any]) -> None:
-    async def look() -> None:
-        while not condition():
-            await asyncio.sleep(0.01)
-
-    await asyncio.wait_for(look(), 60)
-
-
-async def rest(turn: AgentTurn) -> Any:
-    return await asyncio.wait_for(turn.wait(), 60)
 
 
 async def test_a_long_step_is_handed_to_an_activity_with_heartbeats_and_runs_once(
@@ -97,14 +23,13 @@ async def test_a_long_step_is_handed_to_an_activity_with_heartbeats_and_runs_onc
 ) -> None:
     async with world(temporal, tmp_path, [call("slow", {"n": 1})], "done", timing=HASTY) as w:
         turn = w.agent.connect().send("go")
-        await holds(lambda: w.log)
-        handle = (await w.engine.client()).get_workflow_handle(turn.snapshot_id)
+        await until(lambda: w.log)
+        handle = await w.handle(turn)
 
         async def waiting() -> bool:
             return bool((await handle.describe()).raw_description.pending_activities)
 
-        while not await waiting():
-            await asyncio.sleep(0.05)
+        await until(waiting)
         w.go.set()
         assert (await rest(turn)).text == "done"
         assert w.log == [("slow", 1)]
@@ -113,11 +38,11 @@ async def test_a_long_step_is_handed_to_an_activity_with_heartbeats_and_runs_onc
 async def test_an_abort_reaches_a_long_step_on_its_worker(temporal: Server, tmp_path: Path) -> None:
     async with world(temporal, tmp_path, [call("slow", {"n": 1})], "done", timing=HASTY, live=None) as w:
         turn = w.agent.connect().send("go")
-        await holds(lambda: w.log)
+        await until(lambda: w.log)
         view = await w.agent.abort(turn.snapshot_id, "enough")
         assert view == "pending"
         assert (await rest(turn)).finish_reason == "aborted"
-        await holds(lambda: "cancelled" in w.log)
+        await until(lambda: "cancelled" in w.log)
 
 
 async def test_the_history_of_a_turn_holds_nothing_of_what_was_said(temporal: Server, tmp_path: Path) -> None:
@@ -127,7 +52,7 @@ async def test_the_history_of_a_turn_holds_nothing_of_what_was_said(temporal: Se
         first = session.send("secret question")
         output = await rest(first)
         await rest(output.interrupts[0].restart({"why": "secret reason"}))
-        raw = [e.SerializeToString() for e in (await w.history(first.snapshot_id)).events]
+        raw = [e.SerializeToString() for e in (await w.history(first)).events]
         assert any(b"adjourn.tool" in event for event in raw)
         assert any(b"restarted" in event for event in raw)
         assert not any(b"secret" in event for event in raw)
@@ -137,11 +62,14 @@ async def test_a_pause_and_a_restart_take_thirteen_events(temporal: Server, tmp_
     async with world(temporal, tmp_path, [call("gate", {"n": 7})], "done") as w:
         first = w.agent.connect().send("go")
         output = await rest(first)
-        handle = (await w.engine.client()).get_workflow_handle(first.snapshot_id)
-        while len((await handle.fetch_history()).events) < 6:  # the pause is stored before the server hears of it
-            await asyncio.sleep(0.02)
+        handle = await w.handle(first)
+
+        async def told() -> bool:  # the pause is stored before the server hears of it
+            return len((await handle.fetch_history()).events) == 6
+
+        await until(told)
         await rest(output.interrupts[0].restart())
-        assert len((await w.history(first.snapshot_id)).events) == 13
+        assert len((await w.history(first)).events) == 13
 
 
 async def test_a_transcript_larger_than_a_payload_may_be_is_no_trouble(temporal: Server, tmp_path: Path) -> None:
@@ -149,8 +77,10 @@ async def test_a_transcript_larger_than_a_payload_may_be_is_no_trouble(temporal:
         turn = w.agent.connect().send("y" * 3_000_000)
         output = await rest(turn)
         assert output.text == "done"
-        assert len(w.model.requests[-1].messages[-1].content[0].tool_response.output) == 3_000_000  # pyright: ignore[reportOptionalMemberAccess]
-        assert (await w.history(turn.snapshot_id)).events[-1].event_id < 10
+        result = w.model.requests[-1].messages[-1].content[0].tool_response
+        assert result is not None
+        assert len(result.output) == 3_000_000
+        assert (await w.history(turn)).events[-1].event_id < 10
 
 
 async def test_context_that_is_too_large_to_travel_is_refused_and_nothing_is_kept(
@@ -178,7 +108,7 @@ async def test_a_codec_is_used_for_all_that_travels(temporal: Server, tmp_path: 
         first = w.agent.connect().send("go", context={"user": "someone"})
         output = await rest(first)
         assert (await rest(output.interrupts[0].restart())).text == "done"
-        for event in (await w.history(first.snapshot_id)).events:
+        for event in (await w.history(first)).events:
             raw = event.SerializeToString()
             assert b"someone" not in raw
             assert b"sessionId" not in raw
@@ -201,8 +131,8 @@ async def test_a_model_that_stays_away_fails_the_turn_and_keeps_it(temporal: Ser
 
 
 async def test_chunks_reach_whoever_watches(temporal: Server, tmp_path: Path) -> None:
-    async with world(temporal, tmp_path, [call("big", {"size": 3})], "done") as w:
-        w.model._chunks = [["let ", "me ", "see"], ["do", "ne"]]  # pyright: ignore[reportPrivateUsage]
+    chunks = [["let ", "me ", "see"], ["do", "ne"]]
+    async with world(temporal, tmp_path, [call("big", {"size": 3})], "done", chunks=chunks) as w:
         turn = w.agent.connect().send("go")
         await rest(turn)
         chunks = [c async for c in turn.stream]
@@ -222,8 +152,7 @@ async def test_a_turn_that_begins_while_no_server_answers_is_run_later(temporal:
     async with world(temporal, tmp_path, "done", worker=False) as w:
         w.ai.engine = deaf
         turn = w.agent.connect().send("go")
-        while await w.agent.get_snapshot(snapshot_id=turn.snapshot_id) is None:
-            await asyncio.sleep(0.01)
+        await until(lambda: w.agent.get_snapshot(snapshot_id=turn.snapshot_id))
         w.ai.engine = w.engine
         async with working(w.ai, w.engine):
             # The other engine's leg is nobody's when its lease ends: a worker's sweep takes it up.
@@ -234,12 +163,17 @@ async def test_a_wake_that_was_lost_is_said_again_by_a_workers_sweep(temporal: S
     async with world(temporal, tmp_path, [call("gate", {"n": 1})], "done") as w:
         session = w.agent.connect()
         output = await rest(session.send("go"))
-        wake, w.engine.wake = w.engine.wake, lose  # pyright: ignore[reportAttributeAccessIssue]
+        wake = w.engine.wake
+        w.engine.wake = lose
         turn = output.interrupts[0].restart()
-        while (await w.agent.get_snapshot(session_id=session.id)).status != "pending":  # pyright: ignore[reportOptionalMemberAccess]
-            await asyncio.sleep(0.01)
+
+        async def begun() -> bool:
+            view = await w.agent.get_snapshot(session_id=session.id)
+            return view is not None and view.status == "pending"
+
+        await until(begun)
         assert not turn.done
-        w.engine.wake = wake  # pyright: ignore[reportAttributeAccessIssue]
+        w.engine.wake = wake
         assert (await rest(turn)).text == "done"
         assert w.log == [("gate", 1)]
 
@@ -254,7 +188,7 @@ async def test_a_turn_that_ended_is_over_for_temporal_too(temporal: Server, tmp_
         first = session.send("go")
         await rest(first)
         await session.abort("enough")
-        handle = (await w.engine.client()).get_workflow_handle(first.snapshot_id)
+        handle = await w.handle(first)
         assert await handle.result() == "aborted"
         assert (await handle.describe()).status == WorkflowExecutionStatus.COMPLETED
 
@@ -266,11 +200,14 @@ async def test_a_workflow_that_is_cancelled_aborts_its_turn_running_or_paused(te
         paused = session.send("go")
         output = await rest(paused)
         await client.get_workflow_handle(paused.snapshot_id).cancel()
-        while (await w.ai.inbox.get(output.interrupts[0].id)).status != "cancelled":
-            await asyncio.sleep(0.02)
+
+        async def cancelled() -> bool:
+            return (await w.ai.inbox.get(output.interrupts[0].id)).status == "cancelled"
+
+        await until(cancelled)
         session = w.agent.connect()
         running = session.send("go")
-        await holds(lambda: w.log)
+        await until(lambda: w.log)
         await client.get_workflow_handle(running.snapshot_id).cancel()
         assert (await rest(running)).finish_reason == "aborted"
         assert (await rest(session.send("go on"))).text == "done"
@@ -286,7 +223,7 @@ async def test_a_worker_that_is_told_to_stop_finishes_what_it_runs(temporal: Ser
             w.go.set()
 
         async with working(w.ai, w.engine, grace=20.0):
-            await holds(lambda: w.log)
+            await until(lambda: w.log)
             going = asyncio.create_task(let_go())
         await going
         assert "cancelled" not in w.log
@@ -300,7 +237,7 @@ async def test_another_process_that_opens_a_running_session_is_told_that_it_runs
 ) -> None:
     async with world(temporal, tmp_path, [call("slow", {"n": 1})], "done") as w:
         turn = w.agent.connect().send("go")
-        await holds(lambda: w.log)
+        await until(lambda: w.log)
         cold = Adjourn(model=ScriptedModel([]), engine=w.engine)
         other: Agent = cold.define_agent("a", store=w.agent.store)
         session_id = (await w.ai.sessions.list())[0].id
@@ -308,3 +245,17 @@ async def test_another_process_that_opens_a_running_session_is_told_that_it_runs
             await other.connect(AgentInit(session_id=session_id)).load()
         w.go.set()
         assert (await rest(turn)).text == "done"
+
+
+async def test_more_events_than_travel_at_once_come_in_pages(
+    temporal: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adjourn.engines.stored._PAGE", 2)
+    replies = [call("big", {"size": 1}), call("big", {"size": 2}), ValueError("broken"), "done"]
+    async with world(temporal, tmp_path, *replies) as w:
+        session = w.agent.connect()
+        with pytest.raises(ModelError):
+            await rest(session.send("go"))
+        output = await rest(session.retry())  # a new workflow, which has to hear of all that was
+        assert output.text == "done"
+        assert len(output.messages) == 6

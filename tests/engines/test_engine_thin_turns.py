@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adjourn.engine import thin
 from adjourn.events import Event, Limits
-from adjourn.state import CallModel, Finished, Paused, RunTools, Turn
+from adjourn.state import Finished, Paused, RunTools, Turn
 from adjourn.turn import begin, next_step, record
 from unit.test_turn_properties import FREE, TIGHT, Walk
 

@@ -4,16 +4,17 @@
 
 It serves the application of the crash runner. STORE is `sqlite`, or a PostgreSQL dsn. At the kill point POINT (before and
 after each commit, before and after each effect of a tool) it kills itself; with -1 it never does, and with `body` right after the
-first effect. With SIGTERM it drains and ends.
+first effect. With `slow` its bodies take their time. With SIGTERM it drains and ends.
 """
 
 import asyncio
 import sys
+import time
 from pathlib import Path
-
-from durable.crash_runner import Death, KillingStore, build, open_store
+from typing import Any
 
 from adjourn.engines.temporal import Temporal, Timing, WorkerOptions, run_worker
+from durable.crash_runner import Death, KillingStore, build, open_store
 
 TIMING = Timing(task=1.0, heartbeat=1.0, backoff=0.05)
 LEASE = 1.0
@@ -21,8 +22,8 @@ LEASE = 1.0
 
 def main() -> None:
     address, queue, where, name, folder, scenario, point = sys.argv[1:]
-    death = Death(None if point in ("-1", "body") else int(point))
-    in_body = Death(1) if point == "body" else death
+    death = Death(None if point in ("-1", "body", "slow") else int(point))
+    in_body: Any = Death(1) if point == "body" else (lambda: time.sleep(0.7)) if point == "slow" else death
     store = KillingStore(open_store(where, Path(folder), name, LEASE), death)
     death.count = 0  # opening a new store commits, too
     agent = build(store, scenario, Path(folder) / f"{name}.effects", in_body)

@@ -46,7 +46,7 @@ async def test_models_of_ours_keep_the_contract(make: Any) -> None:
     failing = ScriptedModel([ModelError("no", retry_after=1.0)], repeat_last=True)
     done = await check_model(make, failing=failing)
     assert not done.skipped
-    assert len(done.passed) == len(transcripts()) + 6
+    assert len(done.passed) == len(transcripts()) + 7
 
 
 async def test_what_is_left_out_is_told() -> None:
@@ -169,3 +169,52 @@ async def test_a_failure_must_be_a_model_error() -> None:
 async def test_a_model_that_never_answers_is_given_up_on() -> None:
     with pytest.raises(AssertionError, match="patience"):
         await check_model(ScriptedModel(["ok"], delay=60.0, repeat_last=True), patience=0.1)
+
+
+class Asked:
+    """A model that is asked beforehand, and answers in one wrong way."""
+
+    name = "asked"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def check(self, request: ModelRequest) -> Any:
+        return self.answer(request)
+
+    async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        return as_reply(echo(request))
+
+
+def nothing(request: ModelRequest) -> None:
+    pass
+
+
+def says_so(request: ModelRequest) -> bool:
+    return True
+
+
+def needs_messages(request: ModelRequest) -> None:
+    if not request.messages:
+        raise AssertionError("no messages")
+
+
+@pytest.mark.parametrize(
+    "answer, told", [(says_so, "returned True"), (needs_messages, "no messages")], ids=["value", "messages"]
+)
+async def test_a_check_that_is_none_is_found(answer: Any, told: str) -> None:
+    with pytest.raises(AssertionError, match=f"what it is asked beforehand is what it takes: .*{told}"):
+        await check_model(Asked(answer))
+    assert (await check_model(Asked(nothing))).passed
+
+
+async def test_wrappers_and_plugins_pass_the_question_on() -> None:
+    seen: list[int] = []
+
+    def note(request: ModelRequest) -> None:
+        seen.append(len(request.tools))
+
+    model = Asked(note)
+    await check_model(retry_model(model))
+    await check_model(retry_model(model), tools=False)
+    assert seen == [1, 1, 0, 0]

@@ -77,6 +77,7 @@ def responses(stream: bool) -> Sequence[Answer]:
          "arguments": f'{{"to": "{to}"}}'}
         for to in ("jane", "joe")
     ]  # fmt: skip
+    text: Any = {"type": "output_text", "text": "Done.", "annotations": []}
     said: Any = {
         "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
         "content": [text],

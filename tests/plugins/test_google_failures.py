@@ -4,6 +4,8 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,15 @@ async def test_503_has_the_delay_of_its_header(server: FakeGemini) -> None:
     error = await failure(server, ASK, answer)
     assert error.retry_after == 12
     assert error.request_id == "g-1"
+
+
+async def test_a_date_as_retry_after_is_a_delay_from_now(server: FakeGemini) -> None:
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=600), usegmt=True)
+    answer = refusal(503, "UNAVAILABLE", "overloaded")
+    answer.headers = {"retry-after": later}
+    error = await failure(server, ASK, answer)
+    assert error.retry_after is not None
+    assert 500 < error.retry_after <= 600
 
 
 async def test_a_missing_signature_is_a_400_that_does_not_go_away(server: FakeGemini) -> None:

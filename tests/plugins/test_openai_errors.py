@@ -2,6 +2,7 @@
 
 import json
 import sys
+import traceback
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ async def failing(api: str, answer: Answer, *, streaming: bool = False, **option
     assert SECRET not in str(error)
     assert PROMPT not in str(error)
     assert len(str(error)) < 500
+    assert error.__cause__ is None, "the SDK's error quotes whole requests"
     return error
 
 
@@ -57,6 +59,16 @@ async def test_a_status_becomes_an_error_that_says_whether_to_try_again(
     error = await failing(api, reply_json(body, status, x_request_id="req_7"), streaming=streaming)
     assert (error.code, error.retryable, error.request_id) == (status, retryable, "req_7")
     assert "[key]" in str(error)
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_short_prompt_is_not_repeated_either(api: str) -> None:
+    prompt = "The door code\nis 4711."
+    answer = reply_json({"error": {"message": "Bad: The door code is 4711. Or: The door code\nis 4711."}}, 400)
+    async with talking("openai", api, answer) as (model, _):
+        with pytest.raises(ModelError) as caught:
+            await ask(model, ModelRequest([Message("user", [Part(text=prompt)])]))
+    assert "4711" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ class Following:
         self.headers = headers
         self.frames = Frames()
         self.ended = False
+        self.broke_off = True
         self._news = asyncio.Condition()
 
     @property
@@ -80,6 +81,7 @@ class Following:
                 self.frames.feed(part)
                 async with self._news:
                     self._news.notify_all()
+            self.broke_off = False
         finally:
             self.ended = True
             async with self._news:

@@ -142,6 +142,25 @@ async def test_a_resume_that_is_not_waited_for_is_stored_when_it_is_answered(peo
     await until(lambda: sorted(office.log) == [("paid", 5), ("paid", 6)])
 
 
+async def test_a_message_that_is_queued_behind_a_pause_is_answered_at_once(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adjourn.server.api_agents.STORED_WITHIN", 0.05)
+    office.ai.define_agent("patient", store=office.store, on_message_while_paused="queue")
+    async with at(app_of(office)) as people:
+        run = await people["ann"].say("pay 5", "patient")
+        body = {"message": "and hello", "sessionId": run["sessionId"]}
+        queued = await people["ann"]("POST", "/api/agents/patient/send?wait=0", body)
+        assert (queued.status_code, queued.json()["finishReason"]) == (202, "running")
+        await people["ann"]("POST", f"/api/interrupts/{run['interrupts'][0]['id']}/decline")
+
+        async def said() -> bool:
+            shown = await people["ann"].get(f"/api/sessions/{run['sessionId']}")
+            return "you said and hello" in json.dumps(shown["messages"])
+
+        await until(said)
+
+
 # -- streaming -------------------------------------------------------------------------------------------------------
 
 

@@ -55,7 +55,7 @@ async def test_it_is_spent_when_somebody_else_decided(people: People) -> None:
 async def test_it_is_spent_when_the_call_came_back_to_wait_again(office: Office) -> None:
     from adjourn.testing import ScriptedModel, call
 
-    @office.ai.tool(approval=True, on_error="interrupt")
+    @office.ai.tool(approval=True)
     async def flaky() -> str:
         raise ValueError("it broke")
 
@@ -68,10 +68,11 @@ async def test_it_is_spent_when_the_call_came_back_to_wait_again(office: Office)
         await people["ann"]("POST", f"/api/interrupts/{one}/restart")
 
         async def waits_again() -> bool:
-            rows = (await people["ann"].get("/api/interrupts"))["items"]
-            return any(r["id"] != one or r["version"] != before for r in rows)
+            row = await people["ann"].get(f"/api/interrupts/{one}")
+            return bool(row["status"] == "open" and row["version"] != before)
 
         await until(waits_again)
+        assert code_of(await people[None]("GET", f"/api/links/{link}")) == (410, "link-spent")
         assert code_of(await people[None]("POST", f"/api/links/{link}", {"verb": "restart"})) == (410, "link-spent")
 
 

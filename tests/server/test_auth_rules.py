@@ -69,7 +69,16 @@ async def test_with_four_eyes_nobody_approves_what_they_keep_themselves(office: 
         run = await people["ann"].say("pay 5", "loose")
         body = {"state": run["state"], "restart": [{"interrupt": run["interrupts"][0]["id"]}]}
         assert (await people["ann"]("POST", "/api/agents/loose/resume", body)).status_code == 403
+        part = run["message"]["content"][0]
+        part["metadata"]["resumed"] = True
+        wire = {"data": {"resume": {"restart": [part]}}, "init": {"state": _genkit(run["state"])}}
+        by_wire = await people["ann"]("POST", "/genkit/loose", wire)
+        assert by_wire.status_code == 403, by_wire.text
         assert office.log == []
+
+
+def _genkit(state: dict[str, Any]) -> dict[str, Any]:
+    return {"sessionId": state["sessionId"], "messages": state["messages"]}
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
@@ -93,12 +102,13 @@ async def test_an_application_has_its_own_rule_of_who_decides(office: Office, is
         assert asked == [("ann", "pay"), ("ann", "pay")]
 
 
-@pytest.mark.parametrize("answer", [1, "yes", None, []], ids=["one", "text", "nothing", "list"])
-async def test_a_rule_that_does_not_say_true_says_no(office: Office, answer: Any) -> None:
-    auth = Auth(tokens=(token("ann"),), can_decide=lambda _, __: answer)
+async def test_a_rule_that_does_not_say_true_says_no(office: Office) -> None:
+    answers: list[Any] = [1, "yes", None, []]
+    auth = Auth(tokens=(token("ann"),), can_decide=lambda _, __: answers.pop())
     async with at(app_of(office, auth=auth)) as people:
         one = await people["ann"].pause()
-        assert (await people["ann"]("POST", f"/api/interrupts/{one}/restart")).status_code == 403
+        while answers:
+            assert (await people["ann"]("POST", f"/api/interrupts/{one}/restart")).status_code == 403
 
 
 async def test_a_rule_that_fails_lets_nobody_decide_and_shows_no_trace(office: Office) -> None:
@@ -176,11 +186,12 @@ async def test_a_trusted_proxy_names_the_person_and_the_groups(office: Office) -
             assert (await people[None]("GET", "/api/me", headers=wrong)).status_code == 401, wrong
 
 
-@pytest.mark.parametrize("peer", ["192.0.2.1", "11.0.0.1", "::1", "not-an-address"])
-async def test_nobody_else_is_believed_who_sends_the_headers_of_the_proxy(office: Office, peer: str) -> None:
-    async with at(app_of(office, auth=Auth(trusted_proxy=PROXY)), client=(peer, 1)) as people:
-        head = {"x-forwarded-user": "ann", "x-groups": "admins", "x-forwarded-for": "10.1.2.3"}
-        assert (await people[None]("GET", "/api/me", headers=head)).status_code == 401
+async def test_nobody_else_is_believed_who_sends_the_headers_of_the_proxy(office: Office) -> None:
+    app = app_of(office, auth=Auth(trusted_proxy=PROXY))
+    for peer in ("192.0.2.1", "11.0.0.1", "::1", "not-an-address"):
+        async with at(app, client=(peer, 1)) as people:
+            head = {"x-forwarded-user": "ann", "x-groups": "admins", "x-forwarded-for": "10.1.2.3"}
+            assert (await people[None]("GET", "/api/me", headers=head)).status_code == 401, peer
 
 
 async def test_a_header_that_came_twice_is_not_the_proxys(office: Office) -> None:
@@ -209,22 +220,17 @@ def test_a_proxy_that_is_no_address_is_refused_at_the_start() -> None:
         TrustedProxy(("the-proxy",))
 
 
-@pytest.mark.parametrize(
-    "peer, forwarded, expected",
-    [
+async def test_the_audit_has_the_address_of_the_person_behind_a_trusted_proxy(office: Office) -> None:
+    app = app_of(office, trusted_proxies=("10.0.0.0/8",))
+    for peer, forwarded, expected in (
         ("10.0.0.1", "203.0.113.9", "203.0.113.9"),
         ("10.0.0.1", "6.6.6.6, 203.0.113.9", "203.0.113.9"),  # what stands before is the client's own claim
         ("10.0.0.1", "203.0.113.9, 10.0.0.2", "203.0.113.9"),
         ("10.0.0.1", "nonsense", "10.0.0.1"),
         ("192.0.2.7", "203.0.113.9", "192.0.2.7"),
-    ],
-    ids=["proxied", "claimed", "two proxies", "nonsense", "direct"],
-)
-async def test_the_audit_has_the_address_of_the_person_behind_a_trusted_proxy(
-    office: Office, peer: str, forwarded: str, expected: str
-) -> None:
-    async with at(app_of(office, trusted_proxies=("10.0.0.0/8",)), client=(peer, 1)) as people:
-        one = await people["ann"].pause()
-        head = {**bearer("ann"), "x-forwarded-for": forwarded}
-        reply = await people[None]("POST", f"/api/interrupts/{one}/decline", headers=head)
-        assert reply.json()["decision"]["address"] == expected
+    ):
+        async with at(app, client=(peer, 1)) as people:
+            one = await people["ann"].pause()
+            head = {**bearer("ann"), "x-forwarded-for": forwarded}
+            reply = await people[None]("POST", f"/api/interrupts/{one}/decline", headers=head)
+            assert reply.json()["decision"]["address"] == expected

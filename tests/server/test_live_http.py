@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,14 +14,14 @@ from server.live_kit import following
 from server.wire_kit import QUICK, Clerk, Serving, serving
 
 
-@pytest.fixture
-def clerk(tmp_path: Path) -> Iterator[Clerk]:
-    store = SQLiteStore(tmp_path / "sessions.db")
+@pytest.fixture(scope="module")
+def clerk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clerk]:
+    store = SQLiteStore(tmp_path_factory.mktemp("live") / "sessions.db")
     yield Clerk(store)
     store.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(clerk: Clerk) -> Iterator[Serving]:
     with serving(clerk.ai, settings=replace(QUICK, sse_ping_seconds=0.2)) as running:
         yield running
@@ -143,25 +142,34 @@ async def test_strangers_are_told_nothing(server: Serving, path: str) -> None:
         assert client.status == 401
 
 
-async def test_a_client_that_goes_away_leaves_nothing_behind(server: Serving) -> None:
-    hub = server.app.state.live
-    async with following(server), following(server):
-        assert hub.clients == 2
+async def clients_are(server: Serving, many: int) -> None:
     async with asyncio.timeout(10):
-        while hub.clients:  # noqa: ASYNC110 - the server's own thread changes it
+        while server.app.state.live.clients != many:  # noqa: ASYNC110 - the server's own thread changes it
             await asyncio.sleep(0.01)
-    interrupt, _ = await pause(server)
+
+
+async def test_a_client_that_goes_away_leaves_nothing_behind(server: Serving) -> None:
+    await clients_are(server, 0)
+    async with following(server), following(server):
+        await clients_are(server, 2)
+        interrupt, _ = await pause(server)
+    await clients_are(server, 0)
     with server.client("ann") as client:
         assert client.get(f"/api/interrupts/{interrupt}").json()["status"] == "open"
 
 
 async def test_more_clients_than_it_takes_are_told_to_come_back(server: Serving) -> None:
-    server.app.state.live.bounds = Bounds(clients=1, session_clients=0)
-    _, session = await pause(server)
-    async with following(server), following(server) as second:
-        assert (second.status, second.headers["retry-after"]) == (429, "5")
-        async with following(server, f"/api/sessions/{session}/events") as third:
-            assert third.status == 429
+    await clients_are(server, 0)
+    hub = server.app.state.live
+    usual, hub.bounds = hub.bounds, Bounds(clients=1, session_clients=0)
+    try:
+        _, session = await pause(server)
+        async with following(server), following(server) as second:
+            assert (second.status, second.headers["retry-after"]) == (429, "5")
+            async with following(server, f"/api/sessions/{session}/events") as third:
+                assert third.status == 429
+    finally:
+        hub.bounds = usual
 
 
 async def test_the_end_of_the_server_ends_the_streams(clerk: Clerk) -> None:
@@ -170,6 +178,7 @@ async def test_the_end_of_the_server_ends_the_streams(clerk: Clerk) -> None:
         client = await context.__aenter__()
     assert client.events == []
     await client.until_end()
+    assert not client.broke_off
     await context.__aexit__(None, None, None)
 
 

@@ -50,6 +50,10 @@ async def test_signing_in_never_leads_elsewhere(people: People, target: str) -> 
     guest = Visitor(people.client)
     page = await guest.sign_in("root", target)
     assert page.url.endswith("testserver/inbox")
+    other = Visitor(people.client)
+    form = (await other.get("/login")).form("/login")
+    sent = {"token": bearer("root")["authorization"][7:], "next": target}
+    assert (await other.send(form, fields=sent)).url.endswith("testserver/inbox")
 
 
 async def test_signing_out_ends_the_session_even_for_whoever_kept_the_cookie(people: People) -> None:

@@ -13,7 +13,7 @@ from adjourn import Adjourn, AgentInit, Interrupt, MemoryStore, ToolRunContext
 from adjourn.server import Auth, Server, create_app
 from adjourn.store import Decision, InterruptRecord
 from adjourn.testing import FakeClock, ScriptedModel, call
-from server.pages_kit import Page, Visitor, visitor
+from server.pages_kit import Form, Page, Visitor, visitor
 from server.server_kit import PEOPLE, UNLIMITED, People, at
 
 
@@ -367,6 +367,17 @@ async def test_an_edited_input_is_shown_as_a_difference_before_it_runs(desk: Des
     assert (await desk.row(page)).input == {"to": "bob", "body": "one two three"}
 
 
+async def test_what_nobody_touched_is_no_difference_however_a_browser_sends_it(desk: Desk) -> None:
+    page = await desk.open("send", {"to": "bob\x0b", "body": "one\rtwo\r\nthree\n", "copies": 2})
+    form = page.form("/review")
+    form.fields["$.body"] = ["one\r\ntwo\r\nthree\r\n"]
+    form.fields["$.to"] = ["bob"]
+    page = await desk.root.send(form, copies="3")
+    assert "1 difference" in page.text
+    assert "copies 2 3" in page.text
+    assert json.loads(page.form("/restart").fields["_input"][0])["body"] == "one\rtwo\r\nthree\n"
+
+
 async def test_from_the_review_one_can_go_back_and_edit_on(desk: Desk) -> None:
     page = await desk.open("send", {"to": "bob", "body": "hello"})
     page = await desk.root.send(page.form("/review"), body="hi", _metadata='{"urgent": true}')
@@ -469,6 +480,29 @@ async def test_who_may_only_look_sees_why_and_cannot_decide_anyway(desk: Desk) -
     refused = await looker.send(form)
     assert refused.status == 403
     assert (await desk.row(page)).status == "open"
+
+
+async def test_what_was_typed_is_given_back_even_where_the_item_or_the_session_is_gone(desk: Desk) -> None:
+    page = await desk.open("review", {"customer": "Ann"})
+    form = page.form("/respond")
+    typed = {"note": "a long story", "size": '"small"'}
+    session_id = (await desk.row(page)).session_id
+    kept = dict(desk.root.cookies)
+    desk.root.cookies.clear()
+    lost = await desk.root.send(form, "Send answer", **typed)
+    assert lost.status == 401
+    assert "note: a long story" in lost.text
+    assert "Sign in" in lost.links
+    desk.root.cookies = kept
+    broken = Form(form.action, form.method, {**form.fields, "_csrf_token": ["forged"]}, form.buttons)
+    lost = await desk.root.send(broken, "Send answer", **typed)
+    assert lost.status == 403
+    assert "note: a long story" in lost.text
+    await desk.ai.sessions.delete(session_id, force=True)
+    lost = await desk.root.send(form, "Send answer", **typed)
+    assert lost.status == 404
+    assert "note: a long story" in lost.text
+    assert form.fields["_csrf_token"][0] not in lost.text
 
 
 async def test_a_cancelled_item_says_so(desk: Desk) -> None:

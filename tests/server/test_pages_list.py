@@ -224,6 +224,20 @@ async def test_what_asks_for_an_answer_cannot_be_approved_in_bulk(root: Visitor,
     assert "Nothing was selected" in page.text
 
 
+async def test_what_may_have_run_before_is_not_approved_in_bulk(root: Visitor, office: Office) -> None:
+    ids = [await pause(office, "pay 5"), await pause(office, "pay 6")]
+
+    def lose(tx: Any) -> None:
+        tx.put_interrupt(msgspec.structs.replace(tx.interrupt(ids[1]), reason="outcome_unknown"))
+
+    office.store.submit(lose).result()
+    page = await chosen(root, ids, "Approve…")
+    assert page.status == 422
+    assert "Some of these may have run before" in page.text
+    page = await chosen(root, ids, "Decline…")
+    assert "Decline 2 items of pay?" in page.text
+
+
 async def test_what_was_decided_meanwhile_is_told_and_the_rest_is_done(root: Visitor, office: Office) -> None:
     ids = [await pause(office, "pay 5"), await pause(office, "pay 6")]
     page = await chosen(root, ids, "Approve…")

@@ -7,36 +7,18 @@ from typing import Any
 
 import pytest
 
-from adjourn import MemoryStore, Store
 from adjourn.clock import SYSTEM
 from adjourn.errors import DefinitionError
 from adjourn.server.webhook_delivery import Deliverer, NotOurs
 from adjourn.server.webhooks import Webhook, delivering, states
-from adjourn.stores.sqlite import SQLiteStore
 from server.webhook_kit import Office, Receiver, body_of, hook, receiving
 from server.wire_kit import Clerk, serving
+from sessions.session_kit import KINDS, Place, make_place
 
 
-class Place:
-    """Where the rows are. `open` gives one more store on them, as another process would have it."""
-
-    def __init__(self, kind: str, path: Path) -> None:
-        memory = MemoryStore()
-        self._open = (lambda: memory) if kind == "memory" else (lambda: SQLiteStore(path))
-        self._opened: list[Store] = []
-
-    def open(self) -> Store:
-        self._opened.append(self._open())
-        return self._opened[-1]
-
-    def close(self) -> None:
-        for store in self._opened:
-            store.close()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    made = Place(request.param, tmp_path / "sessions.db")
+    made = make_place(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"))
     yield made
     made.close()
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from adjourn import MemoryStore, Store
 from adjourn.promise import Promise
-from adjourn.store import Decision, InterruptQuery, InterruptRecord, Snapshot, Tx
+from adjourn.store import Change, Decision, InterruptQuery, InterruptRecord, Snapshot, Tx
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing_store import OF_HISTORY, RULES, check_store
 from adjourn.testing_store.samples import decision_sample, interrupt_sample, session_sample, snapshot_sample
@@ -59,6 +59,35 @@ class _Broken:
         broken = type(self).__dict__.get(f"_{self._broken}_{name}")
         return broken.__get__(self) if broken is not None else getattr(self._tx, name)
 
+    def _timeless_add_events(self, snapshot_id: str, batch: int, events: Any, *when: Any) -> None:
+        self._tx.add_events(snapshot_id, batch, events)
+
+    def _barren_children(self, snapshot_id: str) -> list[Snapshot]:
+        return []
+
+    def _skipping_changes(self, after: str | None, limit: int) -> list[Change]:
+        return [c for c in self._tx.changes(after, limit) if c.kind != "reopened"]
+
+    def _repeating_changes(self, after: str | None, limit: int) -> list[Change]:
+        return self._tx.changes(None, limit)
+
+    def _short_count(self, query: Any) -> int:
+        return len(self._tx.interrupts(query) if isinstance(query, InterruptQuery) else self._tx.sessions(query))
+
+    def _blind_interrupts(self, query: InterruptQuery) -> list[InterruptRecord]:
+        return self._tx.interrupts(replace(query, owners=query.owners and tuple(o for o in query.owners if o)))
+
+    def _exact_interrupts(self, query: InterruptQuery) -> list[InterruptRecord]:
+        rows = self._tx.interrupts(replace(query, text=None))
+        return [r for r in rows if query.text is None or query.text in str([r.tool, r.input, r.payload])]
+
+    def _unmarked_put_mark(self, name: str, value: str | None) -> None:
+        if self._tx.mark(name) is None:
+            self._tx.put_mark(name, value)
+
+    def _hoarding_drop_changes(self, before: float) -> int:
+        return 0
+
     def _deaf_put_decision(self, decision: Decision) -> None:
         pass
 
@@ -82,7 +111,11 @@ class _Broken:
         return [d for d in self._tx.decisions(**query) if d.session_id not in dropped]
 
 
-@pytest.mark.parametrize("broken", ["deaf", "unordered", "unsettled", "falsy", "greedy"])
+@pytest.mark.parametrize("broken", [
+        "deaf", "unordered", "unsettled", "falsy", "greedy", "timeless", "barren", "skipping", "repeating", "short", "blind",
+        "exact", "unmarked", "hoarding",
+    ],
+)  # fmt: skip
 def test_a_store_that_breaks_a_rule_is_told_which_in_a_sentence(broken: str) -> None:
     with pytest.raises(AssertionError, match=r"\w+ \w+ \w+"):
         check_store(lambda: _Forgetful(broken))

@@ -13,7 +13,7 @@ from adjourn.cli.chat_commands import COMMANDS, Asked, parse
 from adjourn.cli.chat_input import Reader, reader_for
 from adjourn.cli.chat_pauses import answer_here, decide_here
 from adjourn.cli.commands import Group, Shell
-from adjourn.cli.failures import OK, Left, Misuse
+from adjourn.cli.failures import INTERRUPTED, OK, Left, Misuse
 from adjourn.cli.finding import find_session
 from adjourn.cli.picking import pick_session
 from adjourn.cli.picks import Option, pick
@@ -162,6 +162,8 @@ class Chat:
             if not line.strip():
                 continue
             await self._line(line, reader)
+            if self.code == INTERRUPTED and not self.screen.interactive:
+                break  # Ctrl-C was meant for all of it
 
     async def _line(self, line: str, reader: Reader) -> None:
         self._later = self._later and bool(self.session.interrupts)

@@ -42,7 +42,7 @@ async def decide_here(screen: Screen, session: AgentSession) -> AgentTurn | None
     interrupt = waiting[0]
     try:
         if len(waiting) > 1:
-            options = [Option(i, summary(i.name, i.input, 100), short(i.id)) for i in waiting]
+            options = [Option(i, summary(i.name, i.input, 400), short(i.id)) for i in waiting]
             interrupt = await pick(f"{len(waiting)} calls wait. Which one?", options)
         show_pause(screen, interrupt)
         while True:

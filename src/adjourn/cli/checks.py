@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from adjourn.app import Adjourn
 from adjourn.cli.finding import every, outer
-from adjourn.cli.repairs import cancel, end_lease, recount, too_long
+from adjourn.cli.repairs import beats, cancel, end_lease, recount, too_long
 from adjourn.cli.words import ago, many, short, span
 from adjourn.errors import AdjournError
 from adjourn.events import Limits
@@ -70,7 +70,7 @@ class Examination:
         out = [await self._writable()]
         self.sessions = await every(self.store, _sessions)
         self.open = await every(self.store, _open)
-        out += self._leases() + self._left() + await self._untaken() + self._heads(await self._missing_heads())
+        out += await self._leases() + self._left() + await self._untaken() + self._heads(await self._missing_heads())
         out += self._overdue() + await self._orphans() + self._clocks()
         counted = f"{many(len(outer(self.sessions)), 'session')}, {many(len(self.open), 'open pause')}"
         return [Finding("store.content", "ok", f"{self.store!r}: {counted}"), *out]
@@ -83,14 +83,27 @@ class Examination:
 
     # -- sessions
 
-    def _leases(self) -> list[Finding]:
-        rows = [s for s in self.sessions if too_long(s, self.now, self.store.lease_seconds)]
-        if not rows:
-            return []
-        longest = max(s.lease_until for s in rows) - self.now
-        text = f"{many(len(rows), 'session')} held by a lease that ends only in {span(longest)}: a clock was wrong"
-        work = [partial(end_lease, session_id=s.id, now=self.now, lease_seconds=self.store.lease_seconds) for s in rows]
-        return [self._fixable("session.stuck_lease", text, rows, "end these leases", work)]
+    async def _leases(self) -> list[Finding]:
+        seconds = self.store.lease_seconds
+        held = [s for s in self.sessions if too_long(s, self.now, seconds)]
+
+        def living(tx: Tx) -> set[str]:
+            return {s.id for s in held if beats(tx, s, self.now, seconds)}
+
+        alive = await transact(self.store, living, read=True) if held else set[str]()
+        out: list[Finding] = []
+        if alive:
+            text = f"{many(len(alive), 'session')} driven by a process whose clock is ahead of this one"
+            out.append(Finding("clock.skew", "problem", text, sorted(alive), "Set the clocks (NTP)"))
+        rows = [s for s in held if s.id not in alive]
+        if rows:
+            longest = max(s.lease_until for s in rows) - self.now
+            text = (
+                f"{many(len(rows), 'session')} held by a lease that ends only in {span(longest)}, and nobody is there"
+            )
+            work = [partial(end_lease, session_id=s.id, now=self.now, lease_seconds=seconds) for s in rows]
+            out.append(self._fixable("session.stuck_lease", text, rows, "end these leases", work))
+        return out
 
     def _left(self) -> list[Finding]:
         rows = [s for s in outer(self.sessions) if s.pending and s.lease_until <= self.now]
@@ -230,8 +243,8 @@ def waited_for(tx: Tx, session_id: str) -> set[str]:
     gone_on = {s.parent_id for s in snapshots if not s.branch}
     out: set[str] = set()
     for leaf in snapshots:
-        if leaf.id in gone_on or (leaf.messages is not None and leaf.finish_reason != "interrupted"):
-            continue
+        if leaf.id in gone_on or (leaf.status == "completed" and leaf.finish_reason != "interrupted"):
+            continue  # (a failed turn keeps the pauses of calls beside the one that failed)
         loaded = load(tx, session_id, leaf.id)
         turn = stand(loaded, _UNBOUNDED).turn if loaded is not None else None
         out |= {c.pause.id for c in turn.paused if c.pause is not None} if turn is not None else set()

@@ -25,7 +25,7 @@ from adjourn.cli.shown import show_interrupt
 from adjourn.cli.view import TurnView, exit_code
 from adjourn.cli.words import short
 from adjourn.display import show_json
-from adjourn.errors import AdjournError
+from adjourn.errors import AdjournError, AlreadyResolved, StaleInterrupt
 from adjourn.forms import read_json
 from adjourn.inbox import Accepted
 from adjourn.records import InterruptRecord
@@ -191,10 +191,22 @@ def _verbs(row: InterruptRecord) -> list[Option[str]]:
 async def _which(shell: Shell, ai: Adjourn, id: str | None, question: str) -> InterruptRecord:
     """The interrupt; at a terminal it is shown before anything is asked."""
     row = await find_interrupt(ai, id) if id else await pick_interrupt(shell, ai, question)
-    if shell.screen.interactive and row.status == "open":
+    if shell.screen.interactive:
+        if row.status != "open":
+            await _refuse(ai, row)
         show_interrupt(shell.screen, row, (), time.time())
         shell.screen.say()
     return row
+
+
+async def _refuse(ai: Adjourn, row: InterruptRecord) -> None:
+    """Says at once that it is settled, before anybody types an answer. Raises what deciding on it would raise."""
+    if row.status != "resolved":
+        raise StaleInterrupt(
+            f"interrupt {row.id} of tool {row.tool!r} is {row.status}: nobody can decide on it any more"
+        )
+    made = [d for d in await ai.inbox.history(row.id) if d.verb != "late_result"]
+    raise AlreadyResolved(f"interrupt {row.id} of tool {row.tool!r} was already answered", made[-1] if made else None)
 
 
 async def _sure(shell: Shell, manner: Manner, given: bool, question: str) -> bool:

@@ -33,6 +33,14 @@ class EngineOptions:
     queue: Annotated[
         str | None, typer.Option(help="Its task queue.", rich_help_panel=_PANEL, envvar="ADJOURN_TEMPORAL_QUEUE")
     ] = None
+    live: Annotated[
+        str | None,
+        typer.Option(
+            help="This machine's address, at which workers reach it with live chunks.",
+            rich_help_panel=_PANEL,
+            envvar="ADJOURN_TEMPORAL_LIVE",
+        ),
+    ] = None
     tls: Annotated[
         bool,
         typer.Option(
@@ -70,6 +78,7 @@ class EngineOptions:
             queue=self.queue or "adjourn",
             tls=files if named else self.tls or None,
             api_key=os.environ.get("ADJOURN_TEMPORAL_API_KEY") or None,
+            live=self.live or "127.0.0.1",
         )
         return True
 

@@ -1,6 +1,7 @@
 """From what was typed to the one record that it means: whole ids, unambiguous beginnings of ids, or a pick from a list."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from adjourn.app import Adjourn
@@ -53,14 +54,14 @@ def _only(found: Sequence[Any], typed: str, what: str) -> str:
 
 
 async def _beginning(
-    ai: Adjourn, typed: str, prefix: str, page: Callable[[tuple[float, str] | None], Callable[[Tx], list[T]]]
+    ai: Adjourn, typed: str, prefix: str, page: Callable[[str, tuple[float, str] | None], Callable[[Tx], list[T]]]
 ) -> list[T]:
     if not typed:
         return []
     starts = (typed, prefix + typed)
     out: list[T] = []
     for store in ai.stores():
-        out += [row for row in await every(store, page) if row.id.startswith(starts)]
+        out += [row for row in await every(store, partial(page, typed)) if row.id.startswith(starts)]
     return out
 
 
@@ -76,11 +77,11 @@ async def every(store: Store, page: Callable[[tuple[float, str] | None], Callabl
         after = (rows[-1].created, rows[-1].id)
 
 
-def _interrupts(after: tuple[float, str] | None) -> Callable[[Tx], list[InterruptRecord]]:
-    return lambda tx: tx.interrupts(InterruptQuery(after=after, limit=_PAGE))
+def _interrupts(typed: str, after: tuple[float, str] | None) -> Callable[[Tx], list[InterruptRecord]]:
+    return lambda tx: tx.interrupts(InterruptQuery(text=typed, after=after, limit=_PAGE))
 
 
-def _sessions(after: tuple[float, str] | None) -> Callable[[Tx], list[SessionRecord]]:
+def _sessions(typed: str, after: tuple[float, str] | None) -> Callable[[Tx], list[SessionRecord]]:
     def rows(tx: Tx) -> list[SessionRecord]:
         return tx.sessions(SessionQuery(after=after, limit=_PAGE))
 

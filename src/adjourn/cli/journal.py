@@ -130,7 +130,11 @@ def _line(screen: Screen, entry: Entry) -> None:
     tokens = _tokens(entry)
     if tokens and not screen.narrow:
         tail = f"{tokens:,} tok" + (f", {tail}" if tail else "")
-    line.truncate(max(screen.width - (len(tail) + 2 if tail else 0), 16), overflow="ellipsis")
+    who: Any = entry.facts.get("by") if entry.kind == "decision" else None
+    if who:
+        line += Text(f" by {safe(str(who), 60)}")
+    if not screen.narrow:  # there it goes on in the next line: what is cut off would be the point of it
+        line.truncate(max(screen.width - (len(tail) + 2 if tail else 0), 16), overflow="ellipsis")
     screen.say(line, Text(f"  {tail}" if tail else "", "dim"))
 
 

@@ -18,7 +18,9 @@ from adjourn.cli.screen import safe
 from adjourn.cli.shown import show_interrupt
 from adjourn.cli.words import ago, left, many, short
 from adjourn.display import summary
-from adjourn.records import InterruptRecord, SessionRecord
+from adjourn.lease import transact
+from adjourn.records import InterruptQuery, InterruptRecord, SessionRecord
+from adjourn.store import Tx
 
 STATUSES = ("open", "resolved", "expired", "cancelled", "all")
 
@@ -163,12 +165,23 @@ async def sessions(shell: Shell, filters: SessionFilters) -> None:
     rows = await _page(ai, filters, after)
     more = len(rows) > filters.limit
     rows = rows[: filters.limit]
-    waiting = [len((await ai.inbox.list(session_id=row.id, limit=1000)).items) for row in rows]
+    await ai.inbox.expire_due(run=False)
+    waiting = await _open_pauses(ai, [row.id for row in rows])
     items = [session_facts(row, count) for row, count in zip(rows, waiting, strict=True)]
     shell.screen.give({"items": items, "nextCursor": rows[-1].id if more else None})
     _list_sessions(shell, list(zip(rows, waiting, strict=True)))
     if more:
         shell.screen.note(f"There are more: --cursor {rows[-1].id}")
+
+
+async def _open_pauses(ai: Adjourn, ids: Sequence[str]) -> list[int]:
+    """How many pauses of each session are open."""
+
+    def work(tx: Tx) -> list[int]:
+        return [tx.count(InterruptQuery(status="open", session_id=i)) for i in ids]
+
+    counts = [await transact(store, work, read=True) for store in ai.stores()]
+    return [sum(each) for each in zip(*counts, strict=True)] if counts else [0] * len(ids)
 
 
 async def _page(ai: Adjourn, filters: SessionFilters, after: SessionRecord | None) -> list[SessionRecord]:

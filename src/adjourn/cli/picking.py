@@ -21,7 +21,7 @@ async def pick_interrupt(shell: Shell, ai: Adjourn, question: str) -> InterruptR
         raise Misuse("nothing waits for a decision", kind="nothing_waits", code=NOT_FOUND)
     now = time.time()
     options = [
-        Option(row, summary(row.tool, row.input, 100), f"{ago(row.created, now)} {short(row.id)}") for row in rows
+        Option(row, summary(row.tool, row.input, 400), f"{ago(row.created, now)} {short(row.id)}") for row in rows
     ]
     return await pick(question, options)
 

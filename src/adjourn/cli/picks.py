@@ -5,6 +5,7 @@ Leaving a question (Ctrl-C, Ctrl-D, Escape) raises Left, and nothing is decided 
 
 import os
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -101,7 +102,9 @@ async def pick(question: str, options: Sequence[Option[T]], *, at: int = 0) -> T
     """One of the options; the screen then shows which. Raises Left."""
     chosen = await _picked(question, options, at)
     label = next((o.label for o in options if o.value is chosen or o.value == chosen), "")
-    line = [("class:prompt", "? "), ("class:question", f"{one_line(question, 120)} "), ("", one_line(label, 120))]
+    asked = fit(one_line(question, 120), 60)
+    room = shutil.get_terminal_size().columns - get_cwidth(asked) - 4
+    line = [("class:prompt", "? "), ("class:question", f"{asked} "), ("", fit(one_line(label, 400), max(room, 12)))]
     print_formatted_text(FormattedText(line), style=STYLE)
     return chosen
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from adjourn.agent import Agent
 from adjourn.app import Adjourn
@@ -115,14 +115,11 @@ def _postgres(dsn: str) -> Store:
 
 def split_schema(dsn: str) -> tuple[str, str]:
     """The DSN without `schema=`, which is ours and not libpq's, and that schema."""
-    try:
-        url = urlsplit(dsn)
-    except ValueError:
-        return dsn, "adjourn"  # the store says what is wrong with it, without repeating its password
-    query = parse_qsl(url.query, keep_blank_values=True)
+    place, mark, rest = dsn.partition("?")
+    query = parse_qsl(rest, keep_blank_values=True)
     schema = next((value for name, value in query if name == "schema"), "adjourn")
-    rest = urlencode([(name, value) for name, value in query if name != "schema"])
-    return urlunsplit(url._replace(query=rest)), schema
+    left = urlencode([(name, value) for name, value in query if name != "schema"])
+    return place + mark * bool(left) + left, schema
 
 
 # -- applications ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import typer
 
 from adjourn.cli import archive, chat, deciding, demo, doctor, journal, listing, serving, working
 from adjourn.cli.commands import Group, Shell, guarded
-from adjourn.cli.failures import Misuse
+from adjourn.cli.failures import USAGE, Misuse
 from adjourn.cli.place import Place
 from adjourn.cli.screen import Screen
 
@@ -47,6 +47,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit code. Nothing is raised for what a user did wrong."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     before = given[: given.index("--")] if "--" in given else given
+    if not "".join(given).isprintable() and any(_undecodable(a) for a in given):
+        sys.stderr.write("adjourn: the arguments are not all UTF-8, so they name nothing that is stored\n")
+        return 2
     if "--no-color" in before:
         os.environ["NO_COLOR"] = "1"
     shell = Shell(Screen(json="--json" in before), Place(), "--debug" in before)
@@ -62,8 +65,18 @@ def _run(arguments: Sequence[str]) -> int:
     except Exception as e:
         if not _is_usage(e):
             raise
+        if type(e).__name__ == "NoArgsIsHelpError":
+            return USAGE  # the help was asked for by saying nothing, and has been printed
         raise Misuse(_usage_text(e)) from None
     return code if isinstance(code, int) else 0
+
+
+def _undecodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _is_usage(error: Exception) -> bool:
@@ -74,6 +87,4 @@ def _is_usage(error: Exception) -> bool:
 def _usage_text(error: Any) -> str:
     context = getattr(error, "ctx", None)
     text = str(error.format_message())
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return text
     return f"{text} (see {context.command_path} --help)" if context is not None else text

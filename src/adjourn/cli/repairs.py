@@ -15,10 +15,16 @@ def too_long(row: SessionRecord, now: float, lease_seconds: float) -> bool:
     return row.lease_until > now + 4 * lease_seconds + 60
 
 
+def beats(tx: Tx, row: SessionRecord, now: float, lease_seconds: float) -> bool:
+    """Whether its driver gave a sign of life of late, by whichever clock: then it is alive, and its clock is ahead."""
+    head = tx.snapshot(row.head) if row.head is not None else None
+    return head is not None and head.heartbeat > now - 3 * lease_seconds
+
+
 def end_lease(tx: Tx, session_id: str, now: float, lease_seconds: float) -> bool:
     """Ends a lease that would hold for too long. Whoever held it is refused from then on, so nothing runs twice."""
     row = tx.session(session_id)
-    if row is None or not too_long(row, now, lease_seconds):
+    if row is None or not too_long(row, now, lease_seconds) or beats(tx, row, now, lease_seconds):
         return False
     tx.put_session(replace(row, lease_until=0.0, holder=None, epoch=row.epoch + 1))
     return True

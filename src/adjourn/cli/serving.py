@@ -21,7 +21,7 @@ from adjourn.cli.place import load_app
 from adjourn.cli.words import many
 from adjourn.errors import MissingExtra
 
-_APP = "ADJOURN_SERVED_APP"
+_APP, _LOG = "ADJOURN_SERVED_APP", "ADJOURN_SERVED_LOG"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -90,6 +90,7 @@ async def serve(
     if listening.workers > 1:
         if engine.engine is not None:
             raise misused("--engine with --workers: give the application its engine itself, Adjourn(engine=…)")
+        os.environ[_LOG] = f"{logging.log_level},{'json' if logging.log_json else 'text'}"
         return _serve_many(shell, app, listening)
     ai = shell.place.load(app)
     engine.apply(ai)
@@ -171,9 +172,9 @@ def _serve_many(shell: Shell, app: str, listening: Listening) -> int:
     where: dict[str, Any] = (
         {"uds": str(listening.uds)} if listening.uds else {"host": listening.host, "port": listening.port}
     )
-    uvicorn.run(
-        "adjourn.cli.serving:application", factory=True, workers=listening.workers, **where, **uvicorn_options()
-    )
+    # By its name, since a class that is made at run time does not reach another process.
+    options: dict[str, Any] = {**uvicorn_options(), "http": "adjourn.server.serving:TimedProtocol", "log_config": None}
+    uvicorn.run("adjourn.cli.serving:application", factory=True, workers=listening.workers, **where, **options)
     return 0
 
 
@@ -181,4 +182,6 @@ def application() -> Any:
     """The server, in a process of its own, as its parent's environment says."""
     from adjourn.server import create_app
 
+    level, _, form = os.environ.get(_LOG, "warning").partition(",")
+    Logging(level, form == "json").apply()
     return create_app(load_app(os.environ[_APP]))

@@ -85,9 +85,12 @@ async def _on_engine(ai: Adjourn, log: "_Log", pace: Pace, agents: str) -> int:
     if pace.once:
         raise Misuse("--once goes with leases; an engine hands out its work as it comes")
     place = getattr(ai.engine, "address", "")
-    log.say("ready", f"Temporal at {safe(place, 100)}, {agents}")
     options = WorkerOptions(grace=pace.grace, sweep=pace.poll, activities=pace.concurrency)
+    connect: Any = getattr(ai.engine, "client", None)
     try:
+        if connect is not None:
+            await connect()
+        log.say("ready", f"Temporal at {safe(place, 100)}, {agents}")
         await run_worker(ai, options=options)
     except RuntimeError as e:  # what its client raises where nobody answers
         raise StoreUnavailable(f"Temporal at {place} cannot be used: {e}") from e

@@ -28,6 +28,8 @@ from adjourn.store import Decision, SessionRecord, Snapshot, Tx
 from adjourn.turn import record
 
 _KEPT = 256
+_PAGE = 2000
+"""How many events travel at once: so many are far below what a payload may hold."""
 
 
 class Ask(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -50,6 +52,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Where the turn stands after a step: its thin events from number `first` on, and whether it rests with them.
 
     `gone`: the leg is somebody else's by now, or was deleted. `busy`: the step still runs, on the worker with this queue.
+    `more`: these are not all the events there are.
     """
 
     first: int
@@ -60,6 +63,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     busy: str = ""
     limits: Limits = Limits()
     traits: Mapping[str, Trait] = {}
+    more: bool = False
 
 
 class View(msgspec.Struct, frozen=True):
@@ -135,10 +139,18 @@ class Legs:
         if view is None:
             return Told(ask.position, gone=True)
         first = min(ask.position, view.position)
-        rested = view.row.status != "pending"
-        traits = traits_of(view.turn, agent.find_tool)
+        more = view.position > first + _PAGE
+        rests = view.row.status != "pending"
         return Told(
-            first, view.thinned[first:], view.row.id, rested, not (rested or view.held), "", view.turn.limits, traits
+            first,
+            view.thinned[first : first + _PAGE],
+            view.row.id,
+            rests and not more,
+            not (rests or view.held),
+            "",
+            view.turn.limits,
+            traits_of(view.turn, agent.find_tool),
+            more,
         )
 
 

@@ -103,6 +103,7 @@ class Temporal:
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             task_timeout=timedelta(seconds=self.timing.task),
+            rpc_timeout=timedelta(seconds=10),  # it is in the store: nobody has to wait for a server that is away
             static_summary=work.agent,
             memo={"agent": work.agent, "session": work.session_id},
             **signal,

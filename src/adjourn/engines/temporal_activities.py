@@ -89,7 +89,7 @@ class Activities:
         if doing is None:
             doing = self._doing[key] = asyncio.create_task(self._in_turn(work))
             doing.add_done_callback(lambda done: self._ended(key, done))
-        await _patiently(doing, self._timing.task / 2)
+        await _patiently(doing, min(self._timing.task * 0.4, 4.0))  # the SDK warns of tasks of 5 s
         if not doing.done():
             return Told(ask.position, busy=self.queue)
         return await doing

@@ -159,6 +159,7 @@ class TurnWorkflow:
         self._traits.update(told.traits)
         self._record(told.first, told.events, told.rested)
         self._turn = replace(self._turn, limits=told.limits)
+        self._behind = self._behind or told.more
 
     def _record(self, first: int, events: Sequence[Event], rested: bool) -> None:
         end = first + len(events)

@@ -30,9 +30,12 @@ from adjourn.server.settings import ServerSettings
 from adjourn.stream import StreamChunk
 
 WAIT_AT_MOST = 3600
+STORED_WITHIN = 2.0
 Wait = Annotated[
     float | None,
-    QueryParameter(ge=0, le=WAIT_AT_MOST, description="How many seconds to wait for the turn to rest; 0 does not wait."),
+    QueryParameter(
+        ge=0, le=WAIT_AT_MOST, description="How many seconds to wait for the turn to rest; 0 does not wait."
+    ),
 ]
 Name = Annotated[str, PathParameter(description="The name of an agent.", max_length=200)]
 
@@ -120,7 +123,10 @@ async def reply(
         return Stream(_events(run, settings.sse_ping_seconds), media_type="text/event-stream", status_code=200)
     seconds = settings.wait_seconds if wait is None else min(wait, settings.request_seconds * 0.9)
     if seconds == 0:
-        await run.turn.stored()
+        try:
+            await asyncio.wait_for(run.turn.stored(), STORED_WITHIN)
+        except TimeoutError:
+            pass  # a message that is queued behind a pause: it is stored, and its turn begins later
     done = await outcome(run.turn, seconds) if seconds or run.turn.done else None
     if done is not None:
         return Response(run_view(done), status_code=200)

@@ -48,7 +48,8 @@ def page(schema: Schema, root: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{escape(info["title"])} API</title><link rel="stylesheet" href="{escape(root)}/docs/style.css"></head>'
+        f'<title>{escape(info["title"])} API</title><link rel="icon" href="{escape(root)}/static/icon.svg">'
+        f'<link rel="stylesheet" href="{escape(root)}/docs/style.css"></head>'
         f'<body><nav aria-label="Operations"><strong>{escape(info["title"])} {escape(info["version"])}</strong>{links}</nav>'
         f"<main><h1>{escape(info['title'])} API</h1>{text}"
         f'<p>For programs: <a href="{escape(root)}/openapi.json">openapi.json</a></p>{body}'

@@ -4,7 +4,7 @@ Each method takes first who asks. What that principal may not see does not exist
 was" are the same ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -24,6 +24,7 @@ from adjourn.server.desk_sessions import (
     SessionDesk,
     Sessions,
     context_of,
+    is_text,
     names_of,
     outcome,
     owners_of,
@@ -80,8 +81,8 @@ class Desk(SessionDesk):
     ) -> Page:
         """What this principal sees of the inbox, oldest first. `status=None` lists every one there ever was."""
         found = {"tool": tool, "agent": agent, "session_id": session_id, "assignee": owner, "text": text or None}
-        if principal.interrupts is not None:
-            return Page([])  # a link shows its own interrupt, by its id
+        if _finds_nothing(principal, found):
+            return Page([])
         return await self.ai.inbox.list(status=status, cursor=cursor, limit=limit, **found, **_scopes(principal))
 
     async def count(
@@ -97,7 +98,7 @@ class Desk(SessionDesk):
     ) -> int:
         """How many of them there are."""
         found = {"tool": tool, "agent": agent, "session_id": session_id, "assignee": owner, "text": text or None}
-        if principal.interrupts is not None:
+        if _finds_nothing(principal, found):
             return 0
         return await self.ai.inbox.count(status=status, **found, **_scopes(principal))
 
@@ -264,14 +265,14 @@ class Desk(SessionDesk):
             if interrupt_id not in paused:
                 raise await self._not_paused(interrupt_id)
             if where.state is not None:
-                await self._check_kept(principal, agent.name, session.id, paused[interrupt_id], v.verb)
+                await self.check_kept(principal, agent.name, session.id, paused[interrupt_id], v.verb)
             answers.append(Answer(_event(interrupt_id, v, principal.name), paused[interrupt_id]))
         address = next((v.address for _, v in verdicts if v.address), None)
         resume = Resume(answers, (), by=principal.name, address=address, detach=where.detach)
         return Run(session.id, session.resume(resume, context=context_of(principal)))
 
-    async def _check_kept(
-        self, principal: Principal, agent: str, session_id: str, paused: PausedCall, verb: Verb
+    async def check_kept(
+        self, principal: Principal, agent: str, session_id: str, paused: PausedCall, verb: str
     ) -> None:
         """The rules of deciding, for a session that the caller keeps: it is the caller's own."""
         record = InterruptRecord(
@@ -299,6 +300,11 @@ def _event(interrupt_id: str, v: Verdict, by: str) -> Responded | Restarted | De
         given = UNSET if v.input is UNSET else to_json(v.input, "replaced input")
         return Restarted(interrupt_id, to_json(v.metadata, "restart metadata") or None, given, by)
     return Declined(interrupt_id, v.reason, by)
+
+
+def _finds_nothing(principal: Principal, filters: Mapping[str, str | None]) -> bool:
+    # A link shows its own interrupt, by its id.
+    return principal.interrupts is not None or not all(is_text(f) for f in filters.values() if f is not None)
 
 
 def _scopes(principal: Principal) -> dict[str, Any]:

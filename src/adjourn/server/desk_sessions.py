@@ -67,7 +67,7 @@ class SessionDesk:
         """Sessions this principal sees, oldest first."""
         if not 1 <= limit <= 1000:
             raise InvalidRequest(f"limit={limit}: give 1 to 1000")
-        if principal.interrupts is not None:
+        if principal.interrupts is not None or not all(is_text(f) for f in (agent, owner) if f is not None):
             return Sessions([])
         found: list[SessionRecord] = []
         after = _position(cursor)
@@ -274,10 +274,11 @@ def owners_of(principal: Principal) -> tuple[str | None, ...] | None:
 
 def plain_id(given: str) -> str:
     # What no store could hold is not there; asking one for it would be an error of its own.
-    return given if _encodes(given) else "?"
+    return given if is_text(given) else "?"
 
 
-def _encodes(text: str) -> bool:
+def is_text(text: str) -> bool:
+    """Whether a store can hold it; what it cannot hold is not in it."""
     try:
         return "\0" not in text and bool(text.encode())
     except UnicodeEncodeError:

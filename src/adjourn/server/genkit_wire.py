@@ -274,7 +274,10 @@ async def _check(desk: Desk, principal: Principal, session: AgentSession, part: 
 
     What is about none is left to the session to refuse.
     """
-    for paused in _meant(session.interrupts, part) if session.agent.store is not None else ():
+    for paused in _meant(session.interrupts, part):
+        if session.agent.store is None:  # the caller keeps it, so it is the caller's own
+            await desk.check_kept(principal, session.agent.name, session.id, paused.paused, verb)
+            continue
         record = await desk.interrupt(principal, paused.id)
         await desk.auth.check_decision(principal, record, verb)
 

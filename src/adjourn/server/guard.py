@@ -43,6 +43,8 @@ class Guard:
                 raise
             identity = None
         if identity is None and not public:
+            if scope["method"] == "POST" and request.content_type[0] == "application/x-www-form-urlencoded":
+                await request.form()  # the page of the error gives back what was typed
             raise Unauthenticated("this needs a token (Authorization: Bearer …) or a session that is signed in")
         scope["user"] = identity.principal if identity is not None else None
         scope["auth"] = identity

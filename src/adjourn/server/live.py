@@ -23,10 +23,13 @@ from litestar.types import ASGIApp, ControllerRouterHandler, HTTPResponseBodyEve
 
 from adjourn.app import Adjourn
 from adjourn.errors import InvalidRequest, SessionNotFound
+from adjourn.lease import transact
 from adjourn.server.given import AskedBy, AtDesk
 from adjourn.server.live_feed import Hub, Reader, reset
+from adjourn.server.live_sessions import Journals
 from adjourn.server.principal import Principal
 from adjourn.server.problems import Refused
+from adjourn.store import SessionRecord, Store
 
 _log = logging.getLogger("adjourn.server.live")
 _PATIENCE = 30.0
@@ -58,10 +61,12 @@ async def inbox_frames(hub: Hub, principal: Principal, after: str | None, ping: 
             yield frames
 
 
-async def session_frames(ai: Adjourn, session_id: str, after: str | None, ping: float) -> AsyncGenerator[bytes, None]:
+async def session_frames(
+    journals: Journals, session_id: str, after: str | None, ping: float
+) -> AsyncGenerator[bytes, None]:
     """A session's journal, each commit as one `batch` event, and then what comes; it ends when the session is deleted."""
     yield b"retry: 2000\n\n"
-    watching = ai.sessions.watch(session_id, after)
+    watching = journals.follow(session_id, after)
     pending: asyncio.Future[Any] | None = None
     try:
         while True:
@@ -191,6 +196,7 @@ async def session_events(
 ) -> ASGIApp:
     """What happens in one session, from the beginning of its journal on."""
     session = await desk.session(principal, session_id)
+    store = await _store_of(desk.ai, session)
     hub: Hub = request.app.state.live
     if hub.session_clients >= hub.bounds.session_clients:
         raise Refused("too-many-requests", "too many clients follow sessions here", retry_after="5")
@@ -199,7 +205,14 @@ async def session_events(
     def counted(more: int) -> None:
         hub.session_clients += more
 
-    return EventStream(session_frames(hub.ai, session.id, last_id or after, ping), counted)
+    return EventStream(session_frames(hub.journals(store), session.id, last_id or after, ping), counted)
+
+
+async def _store_of(ai: Adjourn, session: SessionRecord) -> Store:
+    for store in ai.stores():
+        if await transact(store, lambda tx: tx.session(session.id), read=True) is not None:
+            return store
+    raise SessionNotFound(f"there is no session {session.id!r}")
 
 
 @asynccontextmanager

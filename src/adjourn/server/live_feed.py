@@ -20,10 +20,11 @@ from adjourn.display import summary
 from adjourn.errors import StoreError
 from adjourn.feed import Follower
 from adjourn.lease import transact
+from adjourn.server.live_sessions import Journals
 from adjourn.server.principal import Principal
 from adjourn.server.webhook_delivery import news_of
 from adjourn.server.webhook_spec import News
-from adjourn.store import Change
+from adjourn.store import Change, Store
 
 _log = logging.getLogger("adjourn.server.live")
 _PAGE = 100
@@ -108,6 +109,7 @@ class Hub:
         self._places: dict[str, int] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self._begun = asyncio.Event()
+        self._journals: dict[int, Journals] = {}
 
     @property
     def count(self) -> int:
@@ -116,6 +118,10 @@ class Hub:
 
     def batch(self, number: int) -> Batch:
         return self._batches[number - self.first]
+
+    def journals(self, store: Store) -> Journals:
+        """The watcher of the sessions of this store."""
+        return self._journals.setdefault(id(store), Journals(store))
 
     def place_of(self, position: str) -> int | None:
         """The number of the batch that has the event of this position; None where it is not kept."""

@@ -16,7 +16,7 @@ from adjourn.schema import Misfit
 from adjourn.server.desk import Verdict
 from adjourn.server.pages_forms import FormState, Typed, filled, read, read_note
 from adjourn.server.pages_item import ItemPage, Notice, Shown, refused
-from adjourn.server.pages_view import Form, Html, Visit
+from adjourn.server.pages_view import Form, Html, Visit, typed_in
 from adjourn.server.pages_words import DONE
 from adjourn.server.principal import Forbidden
 from adjourn.server.problems import InterruptExpired, LinkSpent, VersionChanged, problem_of
@@ -171,14 +171,7 @@ def _by_path(problems: Any) -> dict[str, str]:
 
 
 def _as_typed(state: FormState) -> str:
-    if state.mode != "form":
-        return state.text
-    lines = [
-        f"{name.removeprefix('$').lstrip('.')}: {', '.join(v)}"
-        for name, v in state.data.items()
-        if not name.endswith(("#", "?", "@"))
-    ]
-    return "\n".join(line.removeprefix(": ") for line in lines)
+    return typed_in(state.data) if state.mode == "form" else state.text
 
 
 def _note(metadata: Any) -> str:

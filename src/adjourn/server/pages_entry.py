@@ -1,19 +1,20 @@
 """The ways in: signing in and out, decision links, the files of the pages, and the pages of errors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 from litestar import Request, Response, get, post
 from litestar.exceptions import NotFoundException
 from litestar.response import Redirect
+from litestar.utils.scope.state import ScopeState
 
 from adjourn.server.auth import Auth, Unauthenticated
 from adjourn.server.links import safe_next
 from adjourn.server.pages_decide import VERBS, Counter
 from adjourn.server.pages_item import ItemPage
-from adjourn.server.pages_view import STATIC, FromPath, Html, Visit
+from adjourn.server.pages_view import STATIC, FromPath, Html, Visit, typed_in
 from adjourn.server.problems import Problem, Refused, problem_of
 
 _FILES = {"adjourn.css": "text/css", "adjourn.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -160,10 +161,17 @@ def error_page(request: Request[Any, Any, Any], error: Exception) -> Response[An
         "detail": problem.detail[:1].upper() + problem.detail[1:],
         "advice": _HELP.get(problem.kind.code, "" if problem.status < 500 else problem.kind.advice),
         "links": links,
+        "kept": _kept(request),
     }
     reply = visit.page("error.html", context, problem.status)
     reply.headers |= dict(problem.headers)
     return reply
+
+
+def _kept(request: Request[Any, Any, Any]) -> str:
+    """What was typed into the form that was sent, where it has been read; it would be lost with the page."""
+    form: Any = ScopeState.from_scope(request.scope).form
+    return typed_in(cast(Mapping[str, Any], form)) if isinstance(form, Mapping) else ""
 
 
 def _after(visit: Visit, path: str) -> str:

@@ -58,6 +58,7 @@ class After(msgspec.Struct, frozen=True):
     at: float | None = None
     address: str | None = None
     reason: str = ""
+    note: str = ""
     diff: Sequence[Change] = ()
     shows_output: bool = False
     output: Any = None
@@ -162,6 +163,7 @@ class ItemPage:
             made.at,
             made.address,
             made.reason,
+            on_expiry(row) if made.verb == "expire" else "",
             changes(row.input, edited) if edited is not UNSET else (),
             answered,
             made.output if answered else None,

@@ -34,6 +34,7 @@ STATIC = HERE / "static"
 Html = Response[str]
 Form = dict[str, list[str]]
 FromPath: TypeAlias = Annotated[str, PathParameter(max_length=4000)]
+_WRITTEN = {"reason": "", "_text": "", "_json": "", "_metadata": "note", "_input": "edited input"}
 _STEPS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 
@@ -100,6 +101,19 @@ class Visit:
         html = _environment().get_template(template).render({**common, **context})
         headers = {"cache-control": "no-store"}
         return Response(html, status_code=status, media_type=MediaType.HTML, headers=headers)
+
+
+def typed_in(sent: Mapping[str, Any]) -> str:
+    """What a person wrote into a form, to be given back; nothing that the page itself put there, and no token."""
+    lines: list[str] = []
+    for name, given in sent.items():
+        texts: list[str] = [str(g) for g in given] if isinstance(given, list) else [str(given)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        wrote = ", ".join(t for t in texts if t.strip())
+        if not wrote or not (name.startswith("$") or name in _WRITTEN) or name.endswith(("#", "?", "@")):
+            continue
+        label = name.removeprefix("$").lstrip(".") if name.startswith("$") else _WRITTEN[name]
+        lines.append(f"{label}: {wrote}" if label else wrote)
+    return "\n".join(lines)
 
 
 def span(seconds: float) -> str:

@@ -109,9 +109,9 @@ def outcome(record: InterruptRecord, decision: Decision | None, you: str) -> str
     if decision.verb == "decline":
         return f"{who} declined it; {tool} did not run."
     if decision.verb == "expire":
-        return f"Nobody decided in time. {on_expiry(record)}"
+        return "Nobody decided in time."
     if decision.verb == "cancel":
-        return f"It was cancelled before anybody decided{': ' + one_line(decision.reason, 200) if decision.reason else ''}."
+        return "It was cancelled before anybody decided."
     return f"{who}: {DONE.get(decision.verb, decision.verb)}."
 
 

@@ -16,7 +16,10 @@ def uvicorn_options(settings: ServerSettings | None = None) -> dict[str, Any]:
     that it trusts itself.
     """
     given = settings or ServerSettings()
-    protocol = type("TimedProtocol", (TimedProtocol,), {"header_seconds": given.header_seconds})
+    # By name, where that will do: uvicorn's worker processes are told by name.
+    protocol: Any = "adjourn.server.serving:TimedProtocol"
+    if given.header_seconds != TimedProtocol.header_seconds:
+        protocol = type("TimedProtocol", (TimedProtocol,), {"header_seconds": given.header_seconds})
     return {
         "http": protocol,
         "ws": "none",

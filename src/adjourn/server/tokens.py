@@ -1,6 +1,7 @@
 """Access tokens: made here, kept as hashes, read from a file or the environment."""
 
 import hmac
+import re
 import secrets
 import tomllib
 from collections.abc import Sequence
@@ -92,9 +93,8 @@ def find(tokens: Sequence[Token], text: str) -> Token | None:
 def read_tokens(text: str, where: str) -> list[Token]:
     """Tokens out of TOML (`[[token]]` tables) or JSON (a list). Raises DefinitionError that says what is wrong."""
     try:
-        rows: Any = (
-            msgspec.json.decode(text) if text.lstrip().startswith("[{") else tomllib.loads(text).get("token", [])
-        )
+        is_json = re.match(r"\s*\[\s*[{\]]", text)
+        rows: Any = msgspec.json.decode(text) if is_json else tomllib.loads(text).get("token", [])
         for row in cast(list[Any], rows):
             if isinstance(row, dict) and "token" in row:
                 raise ValueError(

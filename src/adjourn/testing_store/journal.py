@@ -75,7 +75,11 @@ def finds_children(store: Store) -> None:
     def found(n: str) -> list[tuple[str, bool, object]]:
         return [(s.id, s.branch, s.state) for s in do(store, lambda tx: tx.children(n), read=True)]
 
-    same(found("a"), [("b", False, UNSET), ("c", False, {"n": 1}), ("e", True, UNSET)], "all children, oldest first")
+    same(
+        found("a"),
+        [("b", False, UNSET), ("c", False, {"n": 1}), ("e", True, UNSET)],
+        "all children of a snapshot are found, oldest first",
+    )
     same(found("b"), [("d", False, UNSET)], "a child is found by its parent")
     same(found("e") + found("nobody"), [], "a snapshot that nothing follows has no children")
     do(store, lambda tx: tx.drop_session("s1"))

@@ -4,6 +4,8 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from adjourn.errors import AdjournError, ModelError
@@ -79,10 +81,14 @@ def _details(body: Any) -> list[Mapping[str, Any]]:
 def _retry_after(details: Sequence[Mapping[str, Any]], headers: Any) -> float | None:
     said = [d.get("retryDelay") for d in details if str(d.get("@type", "")).endswith("RetryInfo")]
     for value in (*said, headers.get("retry-after") if headers is not None else None):
+        text = str(value or "").strip()
         try:
-            seconds = float(str(value).strip().removesuffix("s"))
+            seconds = float(text.removesuffix("s"))
         except ValueError:
-            continue  # a date, or nothing
+            try:
+                seconds = max((parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds(), 0.0)
+            except (TypeError, ValueError):
+                continue  # nothing, or no date
         if 0 <= seconds < float("inf"):
             return seconds
     return None

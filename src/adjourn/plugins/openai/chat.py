@@ -128,7 +128,7 @@ class ChatModel:
             body = {"stream_options": {"include_usage": True}, **body}
         try:
             return await self._connection.ask(
-                Asked("/chat/completions", body, assembly, understand, held=wrapped), emit
+                Asked("/chat/completions", body, request.messages, assembly, understand, held=wrapped), emit
             )
         except ModelError as e:
             refused = refused_call(e)
@@ -369,7 +369,7 @@ def refused_call(error: ModelError) -> ModelReply | None:
 
     The model is told what was wrong, as with any other call that does not fit; nothing runs.
     """
-    body = mapping(getattr(error.__cause__, "body", None))
+    body = mapping(getattr(error.__context__, "body", None))
     body = mapping(body.get("error")) or body
     if error.code != 400 or body.get("code") != "tool_use_failed":
         return None

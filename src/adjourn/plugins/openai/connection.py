@@ -6,7 +6,7 @@
 import asyncio
 import importlib.util
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -15,7 +15,7 @@ import msgspec
 
 from adjourn.errors import MissingExtra, ModelError
 from adjourn.model import Emit, ModelReply
-from adjourn.parts import Chunk, Part
+from adjourn.parts import Chunk, Message, Part
 from adjourn.plugins.openai import errors
 
 Json = dict[str, Any]
@@ -42,10 +42,14 @@ class Assembly(Protocol):
 
 @dataclass(frozen=True)
 class Asked:
-    """One request and how to read its reply. Without an assembly it is not streamed; `held`: shown at its end, as read."""
+    """One request and how to read its reply. Without an assembly it is not streamed; `held`: shown at its end, as read.
+
+    `messages` are what it says, which no error repeats.
+    """
 
     path: str
     body: Json
+    messages: Sequence[Message]
     assembly: Assembly | None
     read: Callable[[Json], ModelReply]
     held: bool = False
@@ -106,6 +110,13 @@ class Connection:
 
     async def ask(self, asked: Asked, emit: Emit) -> ModelReply:
         """The reply. Raises ModelError."""
+        try:
+            return await self._ask(asked, emit)
+        except ModelError as e:
+            e.args = (errors.scrubbed(str(e), asked.messages),)
+            raise
+
+    async def _ask(self, asked: Asked, emit: Emit) -> ModelReply:
         assembly = asked.assembly
         if assembly is None:
             return asked.read(await self.post(asked.path, asked.body))
@@ -139,7 +150,7 @@ class Connection:
             error = errors.from_sdk(e, self.provider, self._secret)
             if error is None:
                 raise
-            raise error from e
+            raise error from None  # not as its cause: what the SDK raises quotes whole requests
         return self._json(reply)
 
     def _json(self, reply: Any) -> Json:
@@ -147,7 +158,7 @@ class Connection:
             try:
                 reply = msgspec.json.decode(reply)
             except (msgspec.DecodeError, UnicodeDecodeError) as e:
-                raise errors.malformed(self.provider, errors.clean(str(e), self._secret)) from e
+                raise errors.malformed(self.provider, errors.clean(str(e), self._secret)) from None
         if not isinstance(reply, dict):
             raise errors.malformed(self.provider, "it is no JSON object")
         given = cast(Json, reply)
@@ -175,7 +186,7 @@ class Connection:
             error = errors.from_sdk(e, self.provider, self._secret, begun=stream is not None)
             if error is None:
                 raise
-            raise error from e
+            raise error from None
         finally:
             if stream is not None:
                 await stream.close()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from adjourn.errors import ModelError
+from adjourn.parts import Message
 
 LONGEST = 300
 """Providers quote what they were sent; so much of their text is kept, which is no whole prompt."""
@@ -41,6 +42,16 @@ def clean(text: str, secret: str = "") -> str:
         text = text.replace(secret, "[key]")
     text = " ".join(_KEYS.sub("[key]", text).split())
     return text if len(text) <= LONGEST else text[:LONGEST] + "…"
+
+
+def scrubbed(text: str, messages: Sequence[Message]) -> str:
+    """The text without what was said in the conversation, which providers like to repeat."""
+    for message in messages:
+        for part in message.content:
+            said = part.text or ""
+            if len(said) >= 12:
+                text = text.replace(said, "…").replace(" ".join(said.split()), "…")
+    return text
 
 
 def in_band(error: Any, provider: str, secret: str = "", request_id: str | None = None) -> ModelError:

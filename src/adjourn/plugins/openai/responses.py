@@ -99,7 +99,8 @@ class ResponsesModel:
             return renamed(read(reply, self._key, wrapped), names)
 
         assembly = ResponseAssembly() if request.streaming else None
-        return await self._connection.ask(Asked("/responses", body, assembly, understand, held=wrapped), emit)
+        asked = Asked("/responses", body, request.messages, assembly, understand, held=wrapped)
+        return await self._connection.ask(asked, emit)
 
 
 # -- the request -----------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ async function fragment(address) {
 
 // Calls `look` when the server says that something happened, and now and then in any case. Where there are no live
 // events, now and then is all there is, and more often.
-function follow(address, kinds, look) {
+function follow(address, kinds, look, matters = () => true) {
   const live = $("#live");
   let waiting = false;
   let again = false;
@@ -113,7 +113,7 @@ function follow(address, kinds, look) {
     plan();
     if (again) {
       again = false;
-      setTimeout(go, 250); // a burst of events is one look
+      setTimeout(go, 800); // a burst of events is one look
     }
   }
   function plan() {
@@ -121,13 +121,22 @@ function follow(address, kinds, look) {
     const open = source && source.readyState === EventSource.OPEN;
     timer = setTimeout(go, document.hidden ? 60000 : open ? 30000 : 3000);
   }
-  if (address) {
+  function listen() {
+    if (source && source.readyState !== EventSource.CLOSED) return;
     source = new EventSource(address);
     source.onopen = () => say("live", "Live");
-    for (const kind of kinds) source.addEventListener(kind, go);
+    for (const kind of kinds) source.addEventListener(kind, (event) => matters(event) && go());
     source.onerror = plan;
   }
-  document.addEventListener("visibilitychange", () => document.hidden || go());
+  listen();
+  document.addEventListener("visibilitychange", () => {
+    // Browsers keep few connections to one server. The list needs its own for the count in the title, also in the background.
+    if (document.hidden && page !== "list") source.close();
+    else if (!document.hidden) {
+      listen();
+      go();
+    }
+  });
   addEventListener("pagehide", () => source?.close());
   go();
 }
@@ -202,7 +211,7 @@ function inbox() {
   try {
     sessionStorage.setItem("adjourn.order", JSON.stringify([...known]));
   } catch { /* storage is switched off */ }
-  follow(`${root}/api/events`, ["opened", "settled", "reopened"], look);
+  follow(`${root}/api/events`, ["opened", "settled", "reopened", "reset"], look);
 }
 
 // -- one item -------------------------------------------------------------------------------------------------------
@@ -230,7 +239,7 @@ function item() {
         $("a", note).href = here;
         $("#notices").append(note);
       }
-    });
+    }, (event) => event.data.includes(id)); // of the many that happen, those about this one
     return;
   }
   const after = $("#after");
@@ -258,7 +267,7 @@ function item() {
 function session() {
   const place = $("#session");
   const id = encodeURIComponent(document.body.dataset.id);
-  follow(`${root}/api/sessions/${id}/events`, ["batch", "message"], async () => {
+  follow(`${root}/api/sessions/${id}/events`, ["batch", "deleted"], async () => {
     const found = await fragment(place.dataset.fragment);
     const steps = $$(".timeline > li", place);
     const fresh = $$(".timeline > li", found);

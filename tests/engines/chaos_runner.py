@@ -1,0 +1,268 @@
+"""Many sessions on several workers, while everything breaks now and then.
+
+    python chaos_runner.py conduct FOLDER SESSIONS SECONDS SEED      (within scripts/with_postgres.py --private)
+    python chaos_runner.py worker ADDRESS QUEUE FOLDER SKEW
+    python chaos_runner.py api ADDRESS QUEUE FOLDER ME SESSIONS
+
+Three workers with clocks of their own, two processes that begin sessions and both decide on whatever waits. Half of the
+sessions pause twice, the others run a tool that may have an effect twice and one that must not. For SECONDS, workers are
+killed or frozen, the Temporal server and PostgreSQL are stopped and started. Prints one JSON object that says what came of it.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from adjourn import Adjourn, Interrupt, ToolRunContext
+from adjourn.clock import SystemClock
+from adjourn.engines.temporal import Temporal, Timing, WorkerOptions, run_worker
+from adjourn.errors import AdjournError
+from adjourn.handle import AgentInit
+from adjourn.model import FunctionModel, ModelReply, ModelRequest
+from adjourn.parts import Message, Part, ToolRequest
+from adjourn.stores.postgres import PostgresStore
+from engines.temporal_server import Server
+
+DSN = os.environ.get("ADJOURN_TEST_POSTGRES", "")
+WITH_POSTGRES = Path(__file__).parents[2] / "scripts" / "with_postgres.py"
+TIMING = Timing(task=2.0, heartbeat=2.0, backoff=0.1)
+LEASE = 3.0
+BROKEN = (AdjournError, OSError, TimeoutError)
+
+
+class SkewedClock(SystemClock):
+    """A machine whose clock is wrong."""
+
+    def __init__(self, skew: float) -> None:
+        self._skew = skew
+
+    def now(self) -> float:
+        return super().now() + self._skew
+
+
+def name_of(number: int) -> str:
+    return f"chaos{number:04}"
+
+
+def build(folder: Path, skew: float, engine: Temporal) -> Adjourn:
+    effects = folder / "effects"
+
+    def model(request: ModelRequest) -> ModelReply:
+        number = int(request.messages[0].text)
+        rounds = sum(m.role == "tool" for m in request.messages)
+        names = [["gate"], ["gate"]] if number % 2 else [["work", "sure"]]
+        if rounds == len(names):
+            return ModelReply(Message("model", [Part(text="done")]))
+        calls = [ToolRequest(n, f"r{i}", {"session": number, "n": rounds}) for i, n in enumerate(names[rounds])]
+        return ModelReply(Message("model", [Part(tool_request=c) for c in calls]))
+
+    ai = Adjourn(model=FunctionModel(model, "chaos"), clock=SkewedClock(skew), engine=engine)
+
+    def effect(name: str, session: int, n: int) -> None:
+        with effects.open("a") as file:
+            file.write(f"{name_of(session)} {name} {n}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    @ai.tool()
+    async def work(session: int, n: int) -> str:
+        await asyncio.sleep(0.05)
+        effect("work", session, n)
+        return "worked"
+
+    @ai.tool(idempotent=True)
+    async def sure(session: int, n: int) -> str:
+        effect("sure", session, n)
+        return "sure"
+
+    @ai.tool()
+    async def gate(session: int, n: int, ctx: ToolRunContext) -> str:
+        if not ctx.is_resumed():
+            raise Interrupt({"n": n})
+        await asyncio.sleep(0.05)
+        effect("gate", session, n)
+        return "opened"
+
+    ai.define_agent("chaos", store=PostgresStore(DSN, schema="chaos", lease_seconds=LEASE, connections=4))
+    return ai
+
+
+async def work(address: str, queue: str, folder: Path, skew: float) -> None:
+    engine = Temporal(address, queue=queue, timing=TIMING)
+    await run_worker(build(folder, skew, engine), engine, options=WorkerOptions(grace=2.0, sweep=1.0, activities=30))
+
+
+async def api(address: str, queue: str, folder: Path, me: int, sessions: int) -> None:
+    ai = build(folder, 0.0, Temporal(address, queue=queue, timing=TIMING))
+    agent = ai.agents["chaos"]
+    mine = [n for n in range(sessions) if n % 2 == me % 2]
+    rest = set(mine)
+    for number in mine:
+        await patiently(lambda number=number: begin(agent, number))
+    while rest:
+        try:
+            for item in (await ai.inbox.list(limit=200)).items:
+                await decide(ai, item, folder, me)
+            for number in sorted(rest):
+                view = await agent.get_snapshot(session_id=name_of(number))
+                if view is None or view.status in ("pending", "expired"):
+                    continue
+                if view.messages and view.messages[-1].text == "done":
+                    rest.discard(number)
+                elif view.status == "failed":
+                    session = await agent.connect(AgentInit(session_id=name_of(number))).load()
+                    session.retry()
+        except BROKEN:
+            pass
+        await asyncio.sleep(0.2)
+    os._exit(0)  # turns that others run are of no more interest
+
+
+async def begin(agent: Any, number: int) -> None:
+    if await agent.get_snapshot(session_id=name_of(number)) is None:
+        turn = agent.connect(AgentInit(session_id=name_of(number))).send(str(number), detach=True)
+        await turn.stored()
+        if await agent.get_snapshot(session_id=name_of(number)) is None:
+            raise TimeoutError("not begun")
+
+
+async def decide(ai: Adjourn, item: Any, folder: Path, me: int) -> None:
+    line = f"{item.session_id} {item.tool} {item.input['n']}\n"
+    try:
+        if item.reason == "outcome_unknown" and line in read(folder):
+            await ai.inbox.respond(item.id, "it was done", by=f"api{me}")
+        else:
+            await ai.inbox.restart(item.id, by=f"api{me}")
+    except BROKEN:
+        pass  # the other one was faster, or something is broken just now
+
+
+def read(folder: Path) -> str:
+    effects = folder / "effects"
+    return effects.read_text() if effects.exists() else ""
+
+
+async def patiently(attempt: Any) -> None:
+    while True:
+        try:
+            await asyncio.wait_for(attempt(), 20)
+            return
+        except BROKEN:
+            await asyncio.sleep(0.2)
+
+
+# -- the conductor ---------------------------------------------------------------------------------------------------
+
+
+class Conductor:
+    def __init__(self, folder: Path, sessions: int, seed: int) -> None:
+        self._folder = folder
+        self._sessions = sessions
+        self._dice = random.Random(seed)
+        self._server = Server(folder)
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self.troubles: Counter[str] = Counter()
+
+    def _process(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{arguments[0]}.log").open("ab") as log:
+            command = [sys.executable, __file__, arguments[0], self._server.address, "chaos", str(self._folder)]
+            return subprocess.Popen([*command, *arguments[1:]], stdout=log, stderr=log)
+
+    def _worker(self) -> subprocess.Popen[bytes]:
+        return self._process("worker", str(self._dice.choice((-0.5, 0.0, 0.5))))
+
+    async def run(self, seconds: float) -> dict[str, Any]:
+        await self._server.start()
+        self._workers = [self._worker() for _ in range(3)]
+        apis = [self._process("api", str(me), str(self._sessions)) for me in range(2)]
+        begun = time.monotonic()
+        try:
+            await asyncio.sleep(3)
+            big = [self._stop_temporal, self._stop_postgres]
+            while time.monotonic() - begun < seconds and any(a.poll() is None for a in apis):
+                trouble = (
+                    big.pop() if big and self._dice.random() < 0.3 else self._dice.choice((self._kill, self._freeze))
+                )
+                self.troubles[trouble.__name__.strip("_")] += 1
+                await trouble()
+                await asyncio.sleep(self._dice.uniform(0.5, 2.0))
+            for trouble in big:
+                self.troubles[trouble.__name__.strip("_")] += 1
+                await trouble()
+            codes = [await asyncio.wait_for(asyncio.to_thread(a.wait), 300) for a in apis]
+            return {"codes": codes, "took": time.monotonic() - begun, **await self._report()}
+        finally:
+            for process in (*self._workers, *apis):
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+            self._server.stop()
+
+    async def _kill(self) -> None:
+        at = self._dice.randrange(3)
+        self._workers[at].kill()
+        await asyncio.to_thread(self._workers[at].wait)
+        self._workers[at] = self._worker()
+
+    async def _freeze(self) -> None:
+        """As one that is cut off for a while: it comes back, and does not know that it was gone."""
+        at = self._dice.randrange(3)
+        self._workers[at].send_signal(signal.SIGSTOP)
+        await asyncio.sleep(LEASE + 1)
+        self._workers[at].send_signal(signal.SIGCONT)
+
+    async def _stop_temporal(self) -> None:
+        self._server.stop(signal.SIGKILL)
+        await asyncio.sleep(1)
+        await self._server.start()
+
+    async def _stop_postgres(self) -> None:
+        for arguments in (["--ctl", "stop", "--mode", "immediate"], ["--ctl", "start"]):
+            await asyncio.to_thread(subprocess.run, [sys.executable, str(WITH_POSTGRES), *arguments], check=True)
+
+    async def _report(self) -> dict[str, Any]:
+        ai = build(self._folder, 0.0, Temporal(self._server.address, queue="chaos", timing=TIMING))
+        agent = ai.agents["chaos"]
+        texts: Counter[str] = Counter()
+        unknown: set[str] = set()
+        winners: Counter[int] = Counter()
+        for number in range(self._sessions):
+            view = await agent.get_snapshot(session_id=name_of(number))
+            assert view is not None
+            texts[view.messages[-1].text] += 1
+            page = await ai.inbox.list(session_id=name_of(number), status=None, limit=100)
+            for item in page.items:
+                if item.reason == "outcome_unknown":
+                    unknown.add(f"{item.session_id} {item.tool} {item.input['n']}")
+                decided = [d for d in await ai.inbox.history(item.id) if d.verb in ("respond", "restart", "decline")]
+                reopened = [d for d in await ai.inbox.history(item.id) if d.verb == "reopen"]
+                winners[len(decided) - len(reopened)] += 1
+        await ai.aclose()
+        return {"texts": texts, "unknown": sorted(unknown), "winners": winners, "troubles": self.troubles}
+
+
+def main() -> None:
+    role, *given = sys.argv[1:]
+    if role == "worker":
+        asyncio.run(work(given[0], given[1], Path(given[2]), float(given[3])))
+    elif role == "api":
+        asyncio.run(api(given[0], given[1], Path(given[2]), int(given[3]), int(given[4])))
+    else:
+        folder = Path(given[0])
+        conductor = Conductor(folder, int(given[1]), int(given[3]))
+        report = asyncio.run(conductor.run(float(given[2])))
+        print(json.dumps({**report, "effects": Counter(read(folder).splitlines())}))
+
+
+if __name__ == "__main__":
+    main()
