@@ -26,7 +26,7 @@ import httpx
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 DOCS = ROOT / "docs"
-SECONDS = 20.0
+SECONDS = 180.0
 _PLACES = ("/opt/adjourn", "/etc/adjourn", "/var/lib/adjourn", "/var/backups/adjourn", "/etc/nginx/tls")
 _SHIM = """\
 #!{python}

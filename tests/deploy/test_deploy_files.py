@@ -276,10 +276,11 @@ def commands() -> Iterator[tuple[str, list[str]]]:
             if language not in ("bash", "sh"):
                 continue
             for line in block.replace("\\\n", " ").splitlines():
-                for part in re.split(r"\|\|?|&&|;", line):
-                    words = shlex.split(part.split(" #")[0], posix=True) if part.count("'") % 2 == 0 else []
-                    if "adjourn" in words and words[0] in ("adjourn", "docker", "sudo"):
-                        yield f"{page.name}: {line.strip()}", words[words.index("adjourn") :]
+                if not line.startswith(("adjourn ", "docker ")):
+                    continue
+                words = shlex.split(re.split(r" \|\| | #", line)[0])
+                if "adjourn" in words:
+                    yield f"{page.name}: {line.strip()}", words[words.index("adjourn") :]
         for code in re.findall(r"`(adjourn [^`]*)`", re.sub(r"^```.*?^```$", "", page.text, flags=re.M | re.S)):
             yield f"{page.name}: {code}", shlex.split(code.replace("…", ""))
 

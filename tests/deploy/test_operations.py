@@ -21,7 +21,7 @@ OPERATIONS = Page("operations.md")
 SERVE, ONE, TWO = "adjourn-serve.service", "adjourn-worker@1.service", "adjourn-worker@2.service"
 STORE = "/var/lib/adjourn/sessions.db"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def recipe(heading: str, number: int = 0) -> str:

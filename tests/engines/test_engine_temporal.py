@@ -10,11 +10,11 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.converter import PayloadCodec
 
 from adjourn import Adjourn, Agent, Part
-from adjourn.engines.temporal import Temporal
+from adjourn.engines.temporal import Temporal, Timing
 from adjourn.errors import InvalidRequest, ModelError
 from adjourn.handle import AgentInit
 from adjourn.testing import ScriptedModel, call
-from engines.engine_kit import HASTY, rest, until, working, world
+from engines.engine_kit import HASTY, QUICK, rest, until, working, world
 from engines.temporal_server import Server
 
 
@@ -65,7 +65,7 @@ async def test_a_pause_and_a_restart_take_thirteen_events(temporal: Server, tmp_
         handle = await w.handle(first)
 
         async def told() -> bool:  # the pause is stored before the server hears of it
-            return len((await handle.fetch_history()).events) == 6
+            return len((await handle.fetch_history()).events) >= 6
 
         await until(told)
         await rest(output.interrupts[0].restart())
@@ -259,3 +259,19 @@ async def test_more_events_than_travel_at_once_come_in_pages(
         output = await rest(session.retry())  # a new workflow, which has to hear of all that was
         assert output.text == "done"
         assert len(output.messages) == 6
+
+
+@pytest.mark.parametrize("timing", [QUICK, HASTY], ids=["short", "long"])
+async def test_a_worker_that_is_told_to_stop_cancels_what_does_not_end_within_its_grace(
+    temporal: Server, tmp_path: Path, timing: Timing
+) -> None:
+    async with world(temporal, tmp_path, [call("slow", {"n": 1})], "done", worker=False, timing=timing) as w:
+        session = w.agent.connect()
+        turn = session.send("go")
+        async with working(w.ai, w.engine, grace=1.0):
+            await until(lambda: w.log)
+            await asyncio.sleep(0.6 if timing is HASTY else 0.0)  # it is handed over
+        assert "cancelled" in w.log
+        async with working(w.ai, w.engine):
+            output = await rest(turn)
+            assert output.interrupts[0].reason == "outcome_unknown"

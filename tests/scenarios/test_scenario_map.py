@@ -141,7 +141,7 @@ MAP: dict[str, str] = {
     "test_a_lock_that_is_never_let_go_is_named_after_the_time_set",
     "B43": "test_a_fork_of_an_older_snapshot_goes_its_own_way_and_both_reload_as_they_were",
     "B44": "test_a_fork_before_a_pause_asks_again_with_a_new_id "
-    "test_a_pause_inside_that_was_answered_in_another_branch_is_not_answered_twice_and_can_be_closed",
+    "test_a_pause_inside_that_was_answered_in_another_branch_is_answered_in_this_one_by_itself",
     "B46": "test_a_pause_three_agents_deep_is_shown_with_its_path_and_takes_every_decision_at_the_root",
     "B47": "test_shortening_in_the_middle_of_a_paused_turn_keeps_the_turn_whole",
     "B49": "test_approved_declined_and_ungated_calls_each_have_their_result_in_call_order",

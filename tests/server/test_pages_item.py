@@ -204,6 +204,8 @@ async def test_hostile_text_is_shown_for_what_it_is_everywhere(desk: Desk) -> No
     assert "{{7*7}}" in page.text
     assert "Mixes alphabets whose letters look alike" in page.text
     assert "Holds characters that would not be seen" in page.text
+    assert "Look closely" in page.text
+    assert "Look closely" not in (await desk.open("send", {"to": "bob", "body": "hello"})).text
 
 
 async def test_a_megabyte_is_cut_and_says_so(desk: Desk) -> None:

@@ -34,6 +34,15 @@ class Activities:
     def own(self) -> Sequence[Callable[..., Any]]:
         return [self.finish]
 
+    async def drained(self, grace: float) -> None:
+        """Returns when no step runs here any more. What has not ended after `grace` seconds is cancelled."""
+        if self._doing:
+            await asyncio.wait(list(self._doing.values()), timeout=grace)
+        for doing in list(self._doing.values()):
+            doing.cancel()
+        if self._doing:
+            await asyncio.wait(list(self._doing.values()), timeout=5.0)
+
     @activity.defn(name=MODEL)
     async def call_model(self, ask: Ask) -> Told:
         last_try = activity.info().attempt >= self._timing.model_attempts

@@ -82,8 +82,12 @@ async def run_worker(
     undo = [s for s in (signal.SIGTERM, signal.SIGINT) if _on_signal(loop, s, told)]
     sweeping = asyncio.create_task(_sweep(ai, engine, steps, options.sweep))
     try:
-        async with own, worker:  # what runs here is waited for until the very end
-            await told.wait()
+        async with own:  # which waits for long steps until none is left
+            try:
+                async with worker:
+                    await told.wait()
+            finally:
+                await activities.drained(options.grace)
     finally:
         sweeping.cancel()
         for number in undo:

@@ -12,7 +12,7 @@ from adjourn.errors import AdjournError, SessionNotFound
 from adjourn.parts import new_id
 from adjourn.server.pages_forms import FormState, answer_form, edit_form
 from adjourn.server.pages_steps import Step, conversation, is_moving, state_of, steps
-from adjourn.server.pages_values import Change, changes
+from adjourn.server.pages_values import Change, changes, is_flagged, shown
 from adjourn.server.pages_view import Html, Visit
 from adjourn.server.pages_words import actions, asks, on_expiry, outcome, says_more, settling, why
 from adjourn.server.principal import Forbidden
@@ -101,7 +101,7 @@ class ItemPage:
                 refusal = refusal or str(e)
         return allowed, refusal
 
-    async def render(self, shown: Shown = Shown()) -> Html:  # noqa: B008 - frozen
+    async def render(self, how: Shown = Shown()) -> Html:  # noqa: B008 - frozen
         """The page, as it now is."""
         row, visit = self.row, self.visit
         history = await self.history()
@@ -109,7 +109,7 @@ class ItemPage:
         before, after = asks(row)
         runs_here = row.agent in visit.desk.ai.agents
         todo = actions(row, runs_here)
-        opened = shown.opened or visit.asked("open")
+        opened = how.opened or visit.asked("open")
         context: dict[str, Any] = {
             "section": "inbox",
             "title": f"{one_line(row.tool, 60)}: {one_line(row.agent, 40)}",
@@ -124,14 +124,15 @@ class ItemPage:
             "verbs": allowed,
             "allowed": bool(allowed),
             "refusal": refusal,
+            "flagged": is_flagged(shown([row.tool, row.input, row.payload])),
             "may_edit": "restart" in allowed,
             "stamps": self.stamps,
             "opened": opened,
-            "errors": shown.errors,
-            "respond": shown.answer or self.answer(),
-            "edit": shown.edit or self.edit(),
-            "typed": {"reason": shown.reason, "metadata": shown.note, "metadata_error": shown.note_error},
-            "notices": shown.notices,
+            "errors": how.errors,
+            "respond": how.answer or self.answer(),
+            "edit": how.edit or self.edit(),
+            "typed": {"reason": how.reason, "metadata": how.note, "metadata_error": how.note_error},
+            "notices": how.notices,
             "history": history,
             "talk": await self._talk(),
             "ids": self._ids(),
@@ -139,7 +140,7 @@ class ItemPage:
             "following": await self._following(),
             "after": await self.after(history) if row.status != "open" else None,
         }
-        return visit.page("item.html", context, shown.status)
+        return visit.page("item.html", context, how.status)
 
     async def after_fragment(self) -> Html:
         """Only what became of it, for a page that is open."""

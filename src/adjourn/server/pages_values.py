@@ -30,6 +30,11 @@ def shown(value: Any) -> Shown:
     return _shown(value, 0, [_NODES])
 
 
+def is_flagged(seen: Shown) -> bool:
+    """Whether anything in it hides, or is not what it seems."""
+    return bool(seen.flags) or any(is_flagged(item) for _, item in seen.items)
+
+
 def _shown(value: Any, depth: int, left: list[int]) -> Shown:
     left[0] -= 1
     if isinstance(value, str):
