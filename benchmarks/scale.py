@@ -28,14 +28,14 @@ sys.path.insert(0, str(ROOT / "tests"))
 class Measured:
     """Of one turn: a message, a tool that pauses, a decision, the tool, the end. Bytes are PostgreSQL's, indexes included."""
 
-    paused_bytes: float = 7_200.0
-    ended_bytes: float = 9_800.0
-    wal_bytes: float = 32_000.0
-    commits: float = 9.0
-    reads: float = 16.0
-    cpu: float = 0.022
+    paused_bytes: float = 6_000.0
+    ended_bytes: float = 10_700.0
+    wal_bytes: float = 18_100.0
+    commits: float = 10.0
+    reads: float = 25.0
+    cpu: float = 0.064
     history_events: int = 13
-    history_bytes: int = 4_400
+    history_bytes: int = 4_500
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,7 @@ def simulate(load: Load, cost: Measured, servers: Assumed) -> list[tuple[str, st
         ("Temporal: state changes a second", f"{transitions:,.0f}"),
         ("Temporal: history shards", f"{_power(transitions / servers.transitions_a_shard):,}"),
         ("Temporal: open workflows", f"{load.paused:,.0f} ({load.paused * cost.history_bytes / 2 / 1e9:,.0f} GB)"),
+        ("Temporal: ended workflows, kept a day", f"{load.turns * 86_400 * cost.history_bytes / 1e9:,.0f} GB"),
         ("workers by CPU", f"{by_cpu:,.0f}"),
         ("workers by steps at once", f"{by_steps:,.0f}"),
         (f"a leg waits for a place, with {workers:,} workers", f"{p50:.2f} s, p99 {p99:.2f} s"),

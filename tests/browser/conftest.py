@@ -40,9 +40,9 @@ def chromium() -> Iterator[Any]:
 def axe() -> str:
     """The source of axe-core, which npm brings."""
     named = os.environ.get("ADJOURN_TEST_AXE")
-    path = Path(named) if named else ROOT / "node_modules" / "axe-core" / "axe.min.js"
+    path = Path(named) if named else ROOT / ".genkit" / "node" / "node_modules" / "axe-core" / "axe.min.js"
     if not path.is_file():
-        pytest.skip("ACCESSIBILITY IS NOT TESTED: no axe-core here; npm install --no-save axe-core")
+        pytest.skip("ACCESSIBILITY IS NOT TESTED: no axe-core here; run scripts/web_clients.py")
     return path.read_text(encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """Genkit's own clients, Python and JavaScript, unchanged, against a real server of ours over loopback.
 
-Each client runs all its steps once, in a process and an environment of its own (`scripts/genkit_clients.py` installs both),
+Each client runs all its steps once, in a process and an environment of its own (`scripts/web_clients.py` installs both),
 against an application whose sessions are in a SQLite file. The tests look at what each step gave.
 """
 
@@ -29,7 +29,7 @@ def command(client: str) -> tuple[list[str], Path]:
     known: dict[str, str] = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
     if f"{client}-client" not in known:
         pytest.skip(
-            f"NOT TESTED AGAINST GENKIT'S {client.upper()} CLIENT: it is not installed; run scripts/genkit_clients.py"
+            f"NOT TESTED AGAINST GENKIT'S {client.upper()} CLIENT: it is not installed; run scripts/web_clients.py"
         )
     if client == "node":
         return [known["node"], "--input-type=module", "-"], PLACE / "node"

@@ -1,18 +1,19 @@
 """The application of deploy/ with one more agent, whose tools do what only a test wants: it takes the place of app.py."""
 
 import asyncio
+import importlib
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
-import deployed
 from adjourn import Adjourn
 from adjourn.model import ModelRequest
 from adjourn.testing import call
 
 HERE = Path(__file__).parent
-webhooks, secrets = deployed.webhooks, deployed.secrets
+deployed: Any = importlib.import_module("deployed")  # deploy/app.py, beside it under this name
+webhooks = deployed.webhooks
 
 
 def effect(text: str) -> None:

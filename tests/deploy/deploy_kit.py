@@ -143,15 +143,16 @@ class Machine:
         assert name not in self.running, f"{name} runs"
         credentials = self.root / "credentials" / name
         credentials.mkdir(parents=True, exist_ok=True)
-        for given in unit.all("LoadCredential"):
-            kept, _, source = given.partition(":")
+        for credential in unit.all("LoadCredential"):
+            kept, _, source = credential.partition(":")
             shutil.copy(self.path(source), credentials / kept)
         env = self.env()
         for file in unit.all("EnvironmentFile"):
             lines = self.path(file).read_text().splitlines()
-            env |= dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-        for given in unit.all("Environment"):
-            env |= dict(v.split("=", 1) for v in given.replace("%d", str(credentials)).split())
+            given = [line.split("=", 1) for line in lines if "=" in line and not line.startswith("#")]
+            env |= {name: "".join(shlex.split(value)) for name, value in given}
+        for words in unit.all("Environment"):
+            env |= dict(v.split("=", 1) for v in words.replace("%d", str(credentials)).split())
         with (self.root / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [self.local(word) for word in unit.command],

@@ -114,6 +114,7 @@ async def test_a_worker_that_dies_in_a_body_leaves_a_question_and_nothing_runs_t
     assert report["unknown"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_a_worker_that_gets_sigterm_finishes_the_body_that_runs_and_ends_well(
     temporal: Server, tmp_path: Path

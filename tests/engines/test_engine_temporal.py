@@ -261,6 +261,7 @@ async def test_more_events_than_travel_at_once_come_in_pages(
         assert len(output.messages) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timing", [QUICK, HASTY], ids=["short", "long"])
 async def test_a_worker_that_is_told_to_stop_cancels_what_does_not_end_within_its_grace(
     temporal: Server, tmp_path: Path, timing: Timing

@@ -161,9 +161,10 @@ def _serve_many(shell: Shell, app: str, listening: Listening) -> int:
 
     if listening.port == 0:
         raise misused("--workers needs a --port of its own")
-    load_app(app)  # whatever is wrong with it is told once, here
+    ai = load_app(app)  # whatever is wrong with it is told once, here
     os.environ[_APP] = app
-    os.environ.setdefault("ADJOURN_SECRET", secrets.token_urlsafe(32))  # or each would sign cookies with its own
+    if not ai.secrets:  # or each would sign cookies with its own
+        os.environ.setdefault("ADJOURN_SECRET", secrets.token_urlsafe(32))
     if not any(os.environ.get(n) for n in ("ADJOURN_TOKEN", "ADJOURN_TOKENS", "ADJOURN_TOKEN_FILE")):
         token = os.environ["ADJOURN_TOKEN"] = f"adj_{secrets.token_urlsafe(24)}"
         sys.stderr.write(f"\nNo access was configured, so a token was made for this run:\n\n    {token}\n\n")

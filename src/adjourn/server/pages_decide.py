@@ -15,7 +15,7 @@ from adjourn.inbox import Accepted
 from adjourn.schema import Misfit
 from adjourn.server.desk import Verdict
 from adjourn.server.pages_forms import FormState, Typed, filled, read, read_note
-from adjourn.server.pages_item import ItemPage, Notice, Shown, refused
+from adjourn.server.pages_item import ItemPage, Look, Notice, refused
 from adjourn.server.pages_view import Form, Html, Visit, typed_in
 from adjourn.server.pages_words import DONE
 from adjourn.server.principal import Forbidden
@@ -31,7 +31,7 @@ class Desired(msgspec.Struct, frozen=True):
     """What somebody wants to do: the verdict, and how the page is shown if it is refused."""
 
     verdict: Verdict
-    shown: Shown
+    shown: Look
     kept: str = ""
 
 
@@ -51,7 +51,7 @@ class Counter:
         elif verb == "decline":
             reason = _first(sent, "reason").replace("\r\n", "\n").strip()
             verdict = Verdict("decline", reason=reason, **self._stamps(sent))
-            wanted = Desired(verdict, Shown(opened="decline", reason=reason), reason)
+            wanted = Desired(verdict, Look(opened="decline", reason=reason), reason)
         elif verb == "restart":
             wanted = await self._restart(sent)
         else:
@@ -73,7 +73,7 @@ class Counter:
 
     async def _respond(self, sent: Form) -> Desired | Html:
         typed = read(self.page.answer(), sent)
-        shown = Shown(opened="respond", answer=typed.state)
+        shown = Look(opened="respond", answer=typed.state)
         if typed.again or typed.errors:
             return await self._show_again(shown, typed)
         verdict = Verdict("respond", output=typed.value, **self._stamps(sent))
@@ -87,18 +87,18 @@ class Counter:
             changed: Any = msgspec.json.decode(edited) if edited else UNSET
         except msgspec.DecodeError:
             notice = Notice("bad", "The form came back damaged. Nothing was changed.", "Change the input again.")
-            return await self.page.render(Shown([notice], "edit", status=422))
+            return await self.page.render(Look([notice], "edit", status=422))
         verdict = Verdict("restart", metadata=metadata, input=changed, **self._stamps(sent))
         state = self.page.edit() if changed is UNSET else filled(self.page.edit(), changed)
         opened = "" if changed is UNSET and metadata is None else "edit"
-        return Desired(verdict, Shown(opened=opened, edit=state, note=_note(metadata)), edited)
+        return Desired(verdict, Look(opened=opened, edit=state, note=_note(metadata)), edited)
 
     async def _review(self, sent: Form, back: bool) -> Html:
         if back:  # from the review to the form, with what was typed
             wanted = await self._restart(sent)
             return wanted if not isinstance(wanted, Desired) else await self.page.render(wanted.shown)
         typed = read(self.page.edit(), sent)
-        shown = Shown(opened="edit", edit=typed.state, note=_first(sent, "_metadata"))
+        shown = Look(opened="edit", edit=typed.state, note=_first(sent, "_metadata"))
         note: Any = None
         if not typed.again:
             try:
@@ -121,7 +121,7 @@ class Counter:
             return msgspec.structs.replace(typed, errors=_by_path(e.problems))
         return typed
 
-    async def _show_again(self, shown: Shown, typed: Typed) -> Html:
+    async def _show_again(self, shown: Look, typed: Typed) -> Html:
         status = 422 if typed.errors else shown.status
         return await self.page.render(msgspec.structs.replace(shown, errors=typed.errors, status=status))
 

@@ -29,7 +29,7 @@ class Notice(msgspec.Struct, frozen=True):
     kept: str = ""
 
 
-class Shown(msgspec.Struct, frozen=True):
+class Look(msgspec.Struct, frozen=True):
     """How the page is shown: what is told, which part is open, and what was typed."""
 
     notices: Sequence[Notice] = ()
@@ -101,7 +101,7 @@ class ItemPage:
                 refusal = refusal or str(e)
         return allowed, refusal
 
-    async def render(self, how: Shown = Shown()) -> Html:  # noqa: B008 - frozen
+    async def render(self, how: Look = Look()) -> Html:  # noqa: B008 - frozen
         """The page, as it now is."""
         row, visit = self.row, self.visit
         history = await self.history()

@@ -1,4 +1,4 @@
-"""Installs Genkit's own clients, Python and JavaScript, at the versions the tests drive: ``genkit_clients.py``.
+"""Installs what the tests of the server drive or load, at pinned versions: Genkit's own clients and axe-core.
 
 They go into ``.genkit/``, which is not part of the repository, each apart from the project's own environment. What is
 there already, at the same versions, is left alone. Node.js and npm come from ``PATH``, or from the wheel that the
@@ -17,7 +17,7 @@ import venv
 from pathlib import Path
 
 PYTHON_CLIENT = "genkit==0.12.0"
-NODE_CLIENT = "genkit@1.42.0"
+NODE_CLIENT = "genkit@1.42.0 axe-core@4.14.1"
 OLDEST_NODE = 20
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / ".genkit"
@@ -52,7 +52,7 @@ def install_python(place: Path) -> str:
 
 
 def install_node(place: Path) -> str:
-    """The `node` program; Genkit's JavaScript client is in the `node_modules` of `place`."""
+    """The `node` program; Genkit's JavaScript client and axe-core are in the `node_modules` of `place`."""
     node, npm = node_tools()
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -60,7 +60,7 @@ def install_node(place: Path) -> str:
     # Its telemetry and Firebase are optional, and no package's install script is needed.
     options = ["--omit=optional", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     env = {**os.environ, "PATH": os.pathsep.join([str(Path(node).parent), os.environ.get("PATH", "")])}
-    subprocess.run([npm, "install", *options, NODE_CLIENT], cwd=place, check=True, env=env)
+    subprocess.run([npm, "install", *options, *NODE_CLIENT.split()], cwd=place, check=True, env=env)
     return node
 
 
