@@ -313,6 +313,18 @@ def renew(tx: Tx, leg: Leg, now: float, lease_seconds: float) -> None:
         tx.put_snapshot(replace(snapshot, heartbeat=now))
 
 
+def let_go(tx: Tx, session_id: str, holder: str) -> bool:
+    """Gives up the lease that `holder` has on a session whose turn runs, so that another process goes on at once.
+
+    What the turn still does here is refused from now on. False where there is no such lease, or another has it by now.
+    """
+    session = tx.session(session_id)
+    if session is None or not session.pending or session.holder != holder:
+        return False
+    tx.put_session(replace(session, epoch=session.epoch + 1, holder=None, lease_until=0.0))
+    return True
+
+
 def enqueue(tx: Tx, leg: Leg, queued: Queued, now: float) -> None:
     """Keeps a message until the session's pause is over. `leg` says which session, and makes one that is not stored yet."""
     session = tx.session(leg.session_id)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from adjourn.errors import AdjournError
+from adjourn.errors import AdjournError, DefinitionError
 from adjourn.events import Event, Limits
 from adjourn.model import Emit, ModelReply, ModelRequest, as_reply
 from adjourn.parts import Chunk, Message, Part, ToolRequest
@@ -62,6 +62,11 @@ class ScriptedModel:
         delay: float = 0.0,
         repeat_last: bool = False,
     ) -> None:
+        if isinstance(replies, str) or not isinstance(replies, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(
+                f"ScriptedModel takes a list of replies, not {type(replies).__name__}; one that is asked again and again is "
+                "ScriptedModel([reply], repeat_last=True)"
+            )
         self.name = name
         self.requests: list[ModelRequest] = []
         self._replies = list(replies)

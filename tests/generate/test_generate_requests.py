@@ -413,6 +413,12 @@ async def test_a_scripted_model_that_is_asked_too_often_says_so() -> None:
     assert "once more" in str(caught.value)
 
 
+@pytest.mark.parametrize("replies", ["hello", str], ids=["text", "function"])
+def test_a_script_that_is_no_list_says_what_to_write_instead(replies: Any) -> None:
+    with pytest.raises(DefinitionError, match="repeat_last"):
+        ScriptedModel(replies)
+
+
 async def test_a_recorded_request_is_not_changed_by_what_happens_later() -> None:
     model = ScriptedModel([call("t"), "done"])
     ai = Adjourn(model=model)

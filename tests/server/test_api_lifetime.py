@@ -286,6 +286,13 @@ async def test_a_prefix_that_nobody_names_is_a_setting() -> None:
         assert (await people[None].get("/openapi.json"))["servers"] == [{"url": "/tools"}]
 
 
+async def test_a_prefix_is_looked_for_at_the_beginning_of_a_path_only() -> None:
+    async with at(app_of(Office(), root_path="/desk"), lifespan=False) as people:
+        for path in ("/api/links/desk", "/desk/api/links/desk"):
+            reply = await people[None]("GET", path)
+            assert (reply.status_code, reply.json()["code"]) == (404, "link-invalid"), path
+
+
 def test_two_servers_of_one_application_count_once() -> None:
     office = Office(MemoryStore())
     app_of(office, auth=Auth(tokens=PEOPLE))

@@ -282,6 +282,20 @@ async def test_a_request_that_takes_too_long_is_ended_with_a_problem(
         await asyncio.wait_for(ended.wait(), 5)
 
 
+async def test_a_stream_that_has_begun_may_take_longer(office: Office) -> None:
+    async with at(app_of(office, request_seconds=0.1, sse_ping_seconds=0.02)) as people:
+
+        async def release() -> None:
+            await office.waiting.wait()
+            asyncio.get_running_loop().call_later(0.4, office.gate.set)
+
+        task = asyncio.ensure_future(release())
+        head = {"accept": "text/event-stream"}
+        reply = await people["ann"]("POST", "/api/agents/clerk/send", {"message": "wait"}, headers=head)
+        await task
+    assert '"finishReason":"stop"' in reply.text
+
+
 # -- logs ------------------------------------------------------------------------------------------------------------
 
 

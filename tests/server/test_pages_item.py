@@ -1,118 +1,19 @@
 """The page of one item: what it shows, every decision, every refusal, and that nothing typed is lost."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
-from pydantic import BaseModel, Field
 
-from adjourn import Adjourn, AgentInit, Interrupt, MemoryStore, ToolRunContext
-from adjourn.server import Auth, Server, create_app
-from adjourn.store import Decision, InterruptRecord
+from adjourn import Adjourn, AgentInit, MemoryStore
+from adjourn.server import Server
+from adjourn.store import Decision
 from adjourn.testing import FakeClock, ScriptedModel, call
-from server.pages_kit import Form, Page, Visitor, visitor
-from server.server_kit import PEOPLE, UNLIMITED, People, at
-
-
-class Line(BaseModel):
-    sku: str
-    quantity: Annotated[int, Field(ge=1, le=10)] = 1
-
-
-class Verdict(BaseModel):
-    accepted: bool
-    size: Literal["small", "large"]
-    lines: list[Line]
-    note: str | None = None
-
-
-class Order(BaseModel):
-    customer: str
-
-
-class Desk:
-    """An application with one tool of each sort, its server, and a person at its pages."""
-
-    def __init__(self, people: People, ai: Adjourn, clock: FakeClock, log: list[Any], root: Visitor) -> None:
-        self.people, self.ai, self.clock, self.log, self.root = people, ai, clock, log, root
-
-    async def pause(self, tool: str, input: Any = None, owner: str = "ann") -> str:
-        session = self.ai.agents["clerk"].connect(AgentInit(owner=owner))
-        await session.send(json.dumps([tool, input or {}])).output
-        return session.interrupts[0].id
-
-    async def open(self, tool: str, input: Any = None, owner: str = "ann") -> Page:
-        return await self.root.get(f"/inbox/{await self.pause(tool, input, owner)}")
-
-    async def decisions(self, page: Page) -> list[Decision]:
-        return list(await self.ai.inbox.history(await self.id_of(page)))
-
-    async def id_of(self, page: Page) -> str:
-        return next(a["data-id"] for t, a in page.tags if t == "body")
-
-    async def row(self, page: Page) -> InterruptRecord:
-        return await self.ai.inbox.get(await self.id_of(page))
-
-    async def rested(self, page: Page) -> Page:
-        """The page once the turn has come to rest."""
-        async with asyncio.timeout(10):
-            while "data-running" in page.html:
-                await asyncio.sleep(0.01)
-                page = await self.root.get(f"/inbox/{await self.id_of(page)}")
-        return page
-
-
-def obey(request: Any) -> Any:
-    last = request.messages[-1]
-    if last.role == "tool":
-        return f"The tool said {msgspec.json.encode(last.tool_responses[0].output).decode()}"
-    tool, given = json.loads(last.text)
-    return call(tool, given)
-
-
-def application(clock: FakeClock, log: list[Any]) -> Adjourn:
-    ai = Adjourn(model=ScriptedModel([obey], repeat_last=True), clock=clock)
-
-    @ai.tool()
-    async def send(to: str, body: str, ctx: ToolRunContext, copies: Annotated[int, Field(ge=1)] = 1) -> Any:
-        """Sends a letter.
-
-        It cannot be called back.
-
-        Args:
-            to: Who gets it.
-        """
-        if not ctx.is_resumed():
-            raise Interrupt({"stamp": "first class"})
-        log.append((to, body, copies, ctx.resumed_metadata))
-        return {"sent": to}
-
-    @ai.tool(approval=True)
-    async def pay(euros: float) -> str:
-        log.append(euros)
-        return "paid"
-
-    @ai.tool()
-    async def sign(what: str, ctx: ToolRunContext) -> str:
-        if not ctx.is_resumed():
-            raise Interrupt({"sign": what}, expires_in=600)
-        return "signed"
-
-    @ai.tool(on_error="interrupt")
-    async def call_up(number: str) -> str:
-        raise ConnectionError(f"{number} is engaged")
-
-    @ai.tool()
-    async def guess(what: str) -> str:
-        raise Interrupt({"guess": what}, response=int)
-
-    ai.define_interrupt("review", "Asks a person to go over an order.", Order, Verdict)
-    ai.define_interrupt("ask", "Asks a person.", Order)
-    ai.define_agent("clerk", store=MemoryStore(), system="Be kind.")
-    return ai
+from server.pages_desk_kit import Desk, application
+from server.pages_kit import visitor
+from server.server_kit import at
 
 
 @pytest.fixture
@@ -421,107 +322,32 @@ async def test_a_review_that_was_tampered_with_is_checked_again(desk: Desk) -> N
     assert desk.log == []
 
 
-# -- refusals --------------------------------------------------------------------------------------------------------
+async def test_of_a_nested_agents_call_the_inner_tool_is_shown_edited_and_run(shared_app: Server) -> None:
+    log: list[Any] = []
+    store = MemoryStore()
+    script = [call("helper", {"task": "pay"}), call("pay", {"euros": 5}), "paid inside", "all done"]
+    ai = Adjourn(model=ScriptedModel(script), clock=FakeClock())
 
+    @ai.tool(approval=True)
+    async def pay(euros: int) -> str:
+        """Pays somebody."""
+        log.append(euros)
+        return "paid"
 
-async def test_who_comes_second_is_told_who_was_first_and_keeps_his_words(desk: Desk) -> None:
-    page = await desk.open("pay", {"euros": 5})
-    ben = await visitor(desk.people.client, "wide")
-    late = await ben.get(f"/inbox/{await desk.id_of(page)}")
-    await desk.root.send(page.form("/restart"))
-    late = await ben.send(late.form("/decline"), reason="I know this customer")
-    assert late.status == 409
-    assert "root approved this before your decision arrived" in late.text
-    assert "Yours (to decline) changed nothing." in late.text
-    assert "I know this customer" in late.text
-    assert [d.verb for d in await desk.decisions(page)] == ["restart"]
-
-
-async def test_what_expired_is_told_as_that(desk: Desk) -> None:
-    page = await desk.open("sign", {"what": "a lease"})
-    assert "Expires in 10 minutes" in page.text
-    assert "If nobody decides in time: the agent is told" in page.text
-    desk.clock.time += 601
-    page = await desk.root.send(page.form("/decline"), reason="no")
-    assert page.status == 410
-    assert "This expired before your decision arrived" in page.text
-    assert "Expired clerk wanted to run sign" in page.text
-    assert "Nobody decided in time." in page.text
-    page = await desk.root.get("/inbox?status=expired")
-    assert "sign Expired" in page.text
-
-
-async def test_what_changed_since_it_was_shown_is_not_decided(desk: Desk) -> None:
-    page = await desk.open("review", {"customer": "Ann"})
-    interrupt_id = await desk.id_of(page)
-
-    def change(tx: Any) -> None:
-        tx.put_interrupt(
-            msgspec.structs.replace(tx.interrupt(interrupt_id), input={"customer": "Eve"}, input_digest="new")
-        )
-
-    desk.ai.stores()[0].submit(change).result()
-    page = await desk.root.send(page.form("/respond"), "Send answer", accepted="true", size='"small"')
-    assert page.status == 412
-    assert "This changed since you opened it" in page.text
-    assert "Eve" in page.text
-    assert page.form("/respond").fields["$.accepted"] == ["true"]
-    page = await desk.root.send(page.form("/respond"), "Send answer")
-    assert "You answered it" in page.text
-
-
-async def test_who_may_only_look_sees_why_and_cannot_decide_anyway(desk: Desk) -> None:
-    page = await desk.open("pay", {"euros": 5})
-    looker = await visitor(desk.people.client, "looker")
-    seen = await looker.get(f"/inbox/{await desk.id_of(page)}")
-    assert "You may look, not decide" in seen.text
-    assert not any("/inbox/" in f.action for f in seen.forms)
-    form = page.form("/restart")
-    token = seen.form("/logout").fields["_csrf_token"]
-    form.fields["_csrf_token"] = token
-    refused = await looker.send(form)
-    assert refused.status == 403
-    assert (await desk.row(page)).status == "open"
-
-
-async def test_what_was_typed_is_given_back_even_where_the_item_or_the_session_is_gone(desk: Desk) -> None:
-    page = await desk.open("review", {"customer": "Ann"})
-    form = page.form("/respond")
-    typed = {"note": "a long story", "size": '"small"'}
-    session_id = (await desk.row(page)).session_id
-    kept = dict(desk.root.cookies)
-    desk.root.cookies.clear()
-    lost = await desk.root.send(form, "Send answer", **typed)
-    assert lost.status == 401
-    assert "note: a long story" in lost.text
-    assert "Sign in" in lost.links
-    desk.root.cookies = kept
-    broken = Form(form.action, form.method, {**form.fields, "_csrf_token": ["forged"]}, form.buttons)
-    lost = await desk.root.send(broken, "Send answer", **typed)
-    assert lost.status == 403
-    assert "note: a long story" in lost.text
-    await desk.ai.sessions.delete(session_id, force=True)
-    lost = await desk.root.send(form, "Send answer", **typed)
-    assert lost.status == 404
-    assert "note: a long story" in lost.text
-    assert form.fields["_csrf_token"][0] not in lost.text
-
-
-async def test_a_cancelled_item_says_so(desk: Desk) -> None:
-    page = await desk.open("pay", {"euros": 5})
-    row = await desk.row(page)
-    await desk.ai.agents["clerk"].connect(AgentInit(session_id=row.session_id)).abort("not needed")
-    page = await desk.root.send(page.form("/restart"))
-    assert page.status == 409
-    assert "Cancelled" in page.text
-    assert desk.log == []
-
-
-async def test_four_eyes_are_told_to_the_owner() -> None:
-    clock, log = FakeClock(), list[Any]()
-    ai = application(clock, log)
-    async with at(create_app(ai, Auth(tokens=PEOPLE, four_eyes=True), settings=UNLIMITED)) as people:
-        desk = Desk(people, ai, clock, log, await visitor(people.client, "root"))
-        page = await desk.open("pay", {"euros": 5}, "root")
-        assert "You may look, not decide" in page.text
-        assert "four eyes" in page.text
+    helper = ai.define_agent("helper", store=store, tools=[pay])
+    ai.define_agent("clerk", store=store, tools=[helper.as_tool()])
+    shared_app.state.desk.ai = ai
+    async with at(shared_app) as people:
+        desk = Desk(people, ai, FakeClock(), log, await visitor(people.client, "root"))
+        session = ai.agents["clerk"].connect(AgentInit(owner="ann"))
+        await session.send("go").output
+        assert "pay euros: 5" in (await desk.root.get("/inbox")).text
+        page = await desk.root.get(f"/inbox/{session.interrupts[0].id}")
+        assert "clerk wants to run pay Pays somebody." in page.text
+        assert "Through helper" in page.text
+        assert page.form("/review").fields["$.euros"] == ["5"]
+        page = await desk.root.send(page.form("/review"), euros="4")
+        assert "euros 5 4" in page.text
+        page = await desk.rested(await desk.root.send(page.form("/restart")))
+        assert "You approved it with an edited input." in page.text
+        assert log == [4]

@@ -24,7 +24,7 @@ from adjourn.events import (
     ToolReturned,
     ToolStarted,
 )
-from adjourn.ledger import decide, decision_of, expire_due, renew
+from adjourn.ledger import decide, decision_of, expire_due, let_go, renew
 from adjourn.loading import load, stand
 from adjourn.parts import new_id
 from adjourn.store import InterruptQuery, SessionQuery
@@ -138,6 +138,27 @@ def test_a_lost_lease_is_taken_over_and_its_old_holder_stops(place: Place) -> No
         do(store, lambda tx: renew(tx, old.leg, 1030.0, 15.0))
     events = do(store, lambda tx: tx.events([old.leg.snapshot_id]), read=True)
     assert [e.output for e in events if isinstance(e, ToolReturned)] == [1]
+
+
+def test_a_lease_that_was_given_up_can_be_had_at_once(place: Place) -> None:
+    store = place.open()
+    old = Driver(store)
+    (call,) = old.ask()
+    assert do(store, lambda tx: let_go(tx, old.session_id, old.leg.holder))
+    new = Driver(place.open(), old.session_id)
+    new.now, new.turn = old.now, old.turn
+    new.leg = replace(old.leg, epoch=0, holder=new_id("h_"))
+    new.commit(ToolReturned(call, 1))
+    with pytest.raises(SessionConflict):
+        old.commit(ToolReturned(call, 2))
+
+
+def test_a_lease_that_somebody_else_has_by_now_cannot_be_given_up(store: Store) -> None:
+    driver = Driver(store)
+    (call,) = driver.ask()
+    assert not do(store, lambda tx: let_go(tx, driver.session_id, new_id("h_")))
+    assert not do(store, lambda tx: let_go(tx, new_id("s_"), driver.leg.holder))
+    driver.commit(ToolReturned(call, 1))
 
 
 def test_a_handle_that_was_overtaken_keeps_nothing(store: Store) -> None:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from msgspec.structs import replace
 
 from adjourn.app import Adjourn
 from adjourn.cli.chat import AppArgument
@@ -25,7 +24,7 @@ from adjourn.cli.words import clock, many, short, took
 from adjourn.errors import AdjournError, NothingPaused, SessionBusy, SessionConflict, StoreError, StoreUnavailable
 from adjourn.handle import AgentOutput, AgentTurn
 from adjourn.lease import transact
-from adjourn.ledger import INNER
+from adjourn.ledger import INNER, let_go
 from adjourn.records import SessionQuery, SessionRecord
 from adjourn.store import Store, Tx
 
@@ -116,7 +115,7 @@ async def _drained(work: "Worker", grace: float) -> int:
     for store in work.ai.stores():
         for session_id in list(work.running):
             with contextlib.suppress(StoreError):
-                await transact(store, partial(let_go, session_id=session_id))
+                await transact(store, partial(let_go, session_id=session_id, holder=work.ai.holder))
     sys.stdout.flush()
     sys.stderr.flush()
     # Ending the loop would cancel the turns, and a cancelled turn has ended for good. Leases are for this.
@@ -125,13 +124,6 @@ async def _drained(work: "Worker", grace: float) -> int:
 
 def _due(tx: Tx, query: SessionQuery) -> list[SessionRecord]:
     return tx.sessions(query)
-
-
-def let_go(tx: Tx, session_id: str) -> None:
-    """Gives the lease up, so that another process can go on at once; what still runs here is refused from now on."""
-    row = tx.session(session_id)
-    if row is not None and row.pending:
-        tx.put_session(replace(row, epoch=row.epoch + 1, holder=None, lease_until=0.0))
 
 
 class _signals:  # noqa: N801 - used like a function

@@ -234,7 +234,10 @@ class SessionDesk:
         snapshot = await transact(agent.store, lambda tx: tx.snapshot(plain_id(snapshot_id)), read=True)
         if snapshot is None or session_id not in (None, snapshot.session_id):
             raise SessionNotFound(f"there is no snapshot {snapshot_id!r}")
-        await self.of_agent(principal, agent, snapshot.session_id)
+        try:
+            await self.of_agent(principal, agent, snapshot.session_id)
+        except SessionNotFound:  # it would name the session of somebody else
+            raise SessionNotFound(f"there is no snapshot {snapshot_id!r}") from None
         return snapshot.session_id
 
 

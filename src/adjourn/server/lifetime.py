@@ -7,12 +7,11 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from adjourn.app import Adjourn
 from adjourn.errors import StoreError
 from adjourn.handle import AgentTurn
 from adjourn.lease import transact
+from adjourn.ledger import let_go
 from adjourn.server.desk import Desk
 from adjourn.server.settings import ServerSettings
 from adjourn.store import Tx
@@ -139,7 +138,7 @@ async def hand_over(ai: Adjourn, running: dict[str, AgentTurn]) -> Sequence[str]
     for store in ai.stores():
         for snapshot_id in running:
             try:
-                if await transact(store, partial(_let_go, snapshot_id=snapshot_id)):
+                if await transact(store, partial(_let_go, snapshot_id=snapshot_id, holder=ai.holder)):
                     given.append(snapshot_id)
             except StoreError:
                 _log.exception("the lease of %s could not be given up; it ends by itself", snapshot_id)
@@ -150,10 +149,6 @@ async def hand_over(ai: Adjourn, running: dict[str, AgentTurn]) -> Sequence[str]
     return given
 
 
-def _let_go(tx: Tx, snapshot_id: str) -> bool:
+def _let_go(tx: Tx, snapshot_id: str, holder: str) -> bool:
     snapshot = tx.snapshot(snapshot_id)
-    session = tx.session(snapshot.session_id) if snapshot is not None else None
-    if session is None or session.head != snapshot_id or not session.pending:
-        return False
-    tx.put_session(replace(session, epoch=session.epoch + 1, holder=None, lease_until=0.0))
-    return True
+    return snapshot is not None and let_go(tx, snapshot.session_id, holder)

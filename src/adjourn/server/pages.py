@@ -17,6 +17,7 @@ from adjourn.server.pages_item import ItemPage
 from adjourn.server.pages_list import decide_several, show_inbox
 from adjourn.server.pages_session import show_session, show_sessions
 from adjourn.server.pages_view import FromPath, Html, Visit
+from adjourn.server.pages_words import seen
 
 
 @get("/", include_in_schema=False)
@@ -32,7 +33,7 @@ async def show_item(request: Request[Any, Any, Any], interrupt_id: FromPath) -> 
     row = await visit.desk.interrupt(visit.principal, interrupt_id)
     if visit.asked("fragment") == "row":
         may_decide = visit.principal.at_least("decide")
-        return visit.page("row.html", {"row": row, "may_decide": may_decide, "picked": frozenset[str]()})
+        return visit.page("row.html", {"row": seen(row), "may_decide": may_decide, "picked": frozenset[str]()})
     page = ItemPage(visit, row, visit.url(f"/inbox/{row.id}"))
     return await page.after_fragment() if visit.asked("fragment") else await page.render()
 

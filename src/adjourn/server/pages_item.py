@@ -14,7 +14,7 @@ from adjourn.server.pages_forms import FormState, answer_form, edit_form
 from adjourn.server.pages_steps import Step, conversation, is_moving, state_of, steps
 from adjourn.server.pages_values import Change, changes, is_flagged, shown
 from adjourn.server.pages_view import Html, Visit
-from adjourn.server.pages_words import actions, asks, on_expiry, outcome, says_more, settling, why
+from adjourn.server.pages_words import actions, asks, on_expiry, outcome, says_more, seen, settling, why
 from adjourn.server.principal import Forbidden
 from adjourn.store import Decision, InterruptRecord
 from adjourn.tool import Tool
@@ -73,9 +73,9 @@ class ItemPage:
 
     def __init__(self, visit: Visit, row: InterruptRecord, target: str) -> None:
         self.visit = visit
-        self.row = row
+        self.row = seen(row)
         self.target = target
-        self.tool = _find_tool(visit, row)
+        self.tool = _find_tool(visit, self.row)
         self.about = _about(self.tool)
 
     def answer(self) -> FormState:
@@ -197,7 +197,7 @@ class ItemPage:
         if self.visit.linked:
             return None
         page = await self.visit.desk.interrupts(self.visit.principal, limit=2)
-        return next((r for r in page.items if r.id != self.row.id), None)
+        return next((seen(r) for r in page.items if r.id != self.row.id), None)
 
     def _ids(self) -> list[tuple[str, str]]:
         row = self.row

@@ -11,7 +11,7 @@ from adjourn.inbox import Page
 from adjourn.parts import new_id
 from adjourn.server.links import safe_next
 from adjourn.server.pages_view import Html, Visit, plural
-from adjourn.server.pages_words import DONE
+from adjourn.server.pages_words import DONE, seen
 from adjourn.server.problems import VersionChanged
 from adjourn.store import Decision, InterruptRecord, InterruptStatus
 
@@ -50,7 +50,7 @@ async def show_inbox(request: Request[Any, Any, Any]) -> Html:
     agents = visit.desk.agents(visit.principal)
     context: dict[str, Any] = {
         "section": "inbox",
-        "rows": page.items,
+        "rows": [seen(r) for r in page.items],
         "count": count,
         "count_text": f"{count:,}" + ("+" if count >= _COUNTED else ""),
         "count_words": _words(count, status, any(filters.values())),
@@ -155,7 +155,7 @@ async def _rows(visit: Visit, ids: Sequence[str]) -> tuple[list[InterruptRecord]
     gone = 0
     for interrupt_id in ids:
         try:
-            rows.append(await visit.desk.interrupt(visit.principal, interrupt_id))
+            rows.append(seen(await visit.desk.interrupt(visit.principal, interrupt_id)))
         except UnknownInterrupt:
             gone += 1
     return rows, gone

@@ -7,6 +7,7 @@ from litestar import Request, get
 from adjourn.server.pages_list import trail_links
 from adjourn.server.pages_steps import is_moving, state_of, steps, totals
 from adjourn.server.pages_view import FromPath, Html, Visit
+from adjourn.server.pages_words import seen
 
 SHOWN = 500
 
@@ -46,7 +47,7 @@ async def show_session(request: Request[Any, Any, Any], session_id: FromPath) ->
     context: dict[str, Any] = {
         "section": "sessions",
         "row": row,
-        "waiting": waiting.items,
+        "waiting": [seen(r) for r in waiting.items],
         "state": state_of(row, visit.now, view),
         "moving": is_moving(row),
         "totals": totals(entries),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from adjourn.display import one_line
 from adjourn.store import Decision, InterruptRecord
@@ -32,6 +33,19 @@ class Action(msgspec.Struct, frozen=True):
     label: str
     says: str
     warning: str = ""
+
+
+def seen(record: InterruptRecord) -> InterruptRecord:
+    """The interrupt as a person must see it: of a call in a nested agent, the inner tool and its input, which is what runs.
+
+    The stored record has the outer call, and tells of the inner one in its payload.
+    """
+    for _ in record.path:
+        told: Any = record.payload
+        if not isinstance(told, dict) or not {"agent", "tool", "input", "interrupt"} <= set(told):  # pyright: ignore[reportUnknownArgumentType]
+            break
+        record = replace(record, tool=str(told["tool"]), input=told["input"], payload=told.get("payload"))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    return record
 
 
 def asks(record: InterruptRecord) -> tuple[str, str]:
