@@ -3,7 +3,6 @@
 import importlib.util
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from deploy.deploy_kit import DEPLOY, Machine, Page, free_port, wait_until
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in ("ADJOURN_STORE", "APP_SECRET_FILE", "APP_STORE_PASSWORD_FILE", "APP_WEBHOOK_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ADJOURN_STORE", str(tmp_path / "sessions.db"))
@@ -24,7 +23,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    yield made
+    return made
 
 
 def test_it_asks_before_it_pays_and_the_key_is_there(module: Any) -> None:

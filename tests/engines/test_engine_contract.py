@@ -1,12 +1,15 @@
 """The loop of this process and the Temporal engine against the same public rules."""
 
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from adjourn import MemoryStore
+from adjourn.stores.postgres import PostgresStore
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing_engine import RULES, Stage, check_engine
 from engines.engine_kit import in_process, on_temporal
@@ -47,3 +50,21 @@ async def test_temporal_obeys_the_rule(rule: Rule, temporal: Server, tmp_path: P
 
 async def test_check_engine_plays_all_rules() -> None:
     await check_engine(in_process, MemoryStore)
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.timeout(300)
+async def test_temporal_obeys_all_rules_with_sessions_in_postgres(temporal: Server, postgres_dsn: str) -> None:
+    schemas: list[str] = []
+
+    def store() -> PostgresStore:
+        schemas.append(f"t_{uuid.uuid4().hex}")
+        return PostgresStore(postgres_dsn, schema=schemas[-1], connections=2)
+
+    try:
+        await check_engine(on_temporal(temporal.address), store)
+    finally:
+        with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+            for schema in schemas:
+                connection.execute(f'drop schema if exists "{schema}" cascade'.encode())
