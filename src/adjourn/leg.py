@@ -223,9 +223,7 @@ class LegJournal:
         return partial(late_result, session_id=self.leg.session_id, call_id=call, output=output, now=now)
 
 
-def deciding(
-    agent: Agentlike, turn: Turn, items: Sequence[Answer | Part], by: str | None
-) -> tuple[Turn, list[Event]]:
+def deciding(agent: Agentlike, turn: Turn, items: Sequence[Answer | Part], by: str | None) -> tuple[Turn, list[Event]]:
     """The turn with these decisions in it. Raises ResumeError where one does not fit, and then none is taken."""
     try:
         turn, events = decide(turn, items, agent.find_tool, agent.clock.now(), by)

@@ -141,9 +141,7 @@ class Driver:
         if self.setting.journal is not None:
             self._unsaved.append(event)
 
-    def taken(
-        self, turn: Turn, events: Sequence[Event], *, before: Turn | None = None, decided: bool = True
-    ) -> None:
+    def taken(self, turn: Turn, events: Sequence[Event], *, before: Turn | None = None, decided: bool = True) -> None:
         """The state after events that were checked already (decisions, a retry), to be kept with the next commit.
 
         Decisions are kept before a model is called: one that comes too late must cause nothing. `before` is the state that

@@ -97,7 +97,7 @@ async def a_decision_from_elsewhere_is_delivered(stage: Stage) -> None:
         accepted = await desk.inbox.restart(output.interrupts[0].id, by="desk", run=False)
         expect(accepted.turn is None, "a process without the agent does not run the turn")
         await play.deliver()
-        await until(play, output.session_id, lambda s: s.last_text == "done")
+        await until(play, output.session_id, "done")
         same(play.log, [("gate", 1, {})], "the body ran once")
 
 
@@ -106,7 +106,7 @@ async def what_nobody_decides_expires(stage: Stage) -> None:
         output = await play.send()
         await asyncio.sleep(0.25)
         await play.deliver()
-        await until(play, output.session_id, lambda s: s.last_text == "done")
+        await until(play, output.session_id, "done")
         same([o.get("expired") for o in play.last_outputs()], [True], "expiry is no refusal")
         row = await play.ai.inbox.get(output.interrupts[0].id)
         same(row.status, "expired", "and the inbox says so")

@@ -183,17 +183,17 @@ def define(ai: Adjourn, log: list[Any]) -> None:
     ai.define_interrupt("ask", "Asks a person.")
 
 
-async def until(play: Play, session_id: str, holds: Callable[[Any], bool]) -> Any:
-    async def look() -> Any:
+async def until(play: Play, session_id: str, last_text: str) -> None:
+    """Returns when the session rests with these last words, whoever brought it there."""
+
+    async def look() -> None:
         while True:
             view = await play.agent.get_snapshot(session_id=session_id)
-            if view is not None and view.status != "pending":
-                session = play.connect(session_id)
-                if holds(session):
-                    return session
+            if view is not None and view.status == "completed" and view.messages[-1].text == last_text:
+                return
             await asyncio.sleep(0.02)
 
-    return await asyncio.wait_for(look(), SECONDS)
+    await asyncio.wait_for(look(), SECONDS)
 
 
 async def holds(condition: Callable[[], bool]) -> None:
