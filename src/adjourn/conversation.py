@@ -46,6 +46,10 @@ class Conversation:
         """The transcript; an open round comes last."""
         return write(self.turn) if self.turn is not None else list(self.history)
 
+    def asked(self, limits: Limits) -> Turn:
+        """The turn that decisions are for. A closed conversation too, so that what was answered is told from what is unknown."""
+        return self.turn or read(list(self.history), limits)
+
     def closed_history(self) -> tuple[Message, ...]:
         """What a new turn has before it."""
         return self.history if self.turn is None else (*self.history, *closed(self.turn))

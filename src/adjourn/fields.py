@@ -16,6 +16,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 _MAX_FIELDS = 150
+_MAX_STEPS = 2000  # through references and wrappers, in the whole schema: each of them may lead to two others
 _CALLED = "$called"  # the name that a reference gives to what has no title
 _MAX_DEPTH = 6
 _LONG = {
@@ -88,8 +89,8 @@ def form_of(schema: Json) -> Field | None:
         return None
     try:
         field = _Builder(schema).field(schema, "", required=True, depth=0)
-    except _TooMuch:
-        return None
+    except (_TooMuch, TypeError, ValueError, AttributeError):
+        return None  # too large, or no schema at all: other people's tools bring theirs
     return None if field.kind == "json" else replace(field, schema=schema)
 
 
@@ -97,6 +98,7 @@ class _Builder:
     def __init__(self, root: Json) -> None:
         self._root = root
         self._count = 0
+        self._steps = 0
 
     def field(self, schema: Json, name: str, *, required: bool, depth: int) -> Field:
         self._count += 1
@@ -116,20 +118,22 @@ class _Builder:
 
     def _shaped(self, field: Field, rules: Mapping[str, Any], depth: int) -> Field:
         if "const" in rules:
-            return replace(field, kind="constant", choices=(_choice(rules["const"]),))
-        if "enum" in rules:
+            # Beside null it is no constant: there are two answers.
+            kind = "choice" if field.nullable else "constant"
+            return replace(field, kind=kind, choices=(_choice(rules["const"]),))
+        if rules.get("enum"):
             return replace(field, kind="choice", choices=tuple(_choice(v) for v in rules["enum"]))
         options: Sequence[Json] = rules.get("anyOf") or rules.get("oneOf") or ()
         if options:
             return self._union(field, options, rules, depth)
-        kind: Any = rules.get("type")
-        if kind == "object" or (kind is None and "properties" in rules):
+        given: Any = rules.get("type")
+        if given == "object" or (given is None and "properties" in rules):
             return self._object(field, rules, depth)
-        if kind == "array":
+        if given == "array":
             return self._list(field, rules, depth)
-        if isinstance(kind, str) and kind in _SCALARS:
-            return replace(field, kind=_SCALARS[kind], hint=_number_hint(rules))
-        if kind == "string":
+        if isinstance(given, str) and given in _SCALARS:
+            return replace(field, kind=_SCALARS[given], hint=_number_hint(rules))
+        if given == "string":
             long = field.name.lower() in _LONG or rules.get("maxLength", 0) > 150
             return replace(
                 field, kind=_FORMATS.get(rules.get("format", ""), "text" if long else "string"), hint=_text_hint(rules)
@@ -141,7 +145,8 @@ class _Builder:
         nullable, steps = False, 0
         while True:
             steps += 1
-            if not isinstance(schema, Mapping) or steps > 20:
+            self._steps += 1
+            if not isinstance(schema, Mapping) or steps > 20 or self._steps > _MAX_STEPS:
                 raise _TooMuch
             rules = cast(Mapping[str, Any], schema)
             own = {k: v for k, v in rules.items() if k in ("title", "description", "default")}
@@ -150,14 +155,19 @@ class _Builder:
                 schema = {_CALLED: _words(str(rules["$ref"]).rsplit("/", 1)[-1]), **found, **own}
             elif "allOf" in rules:
                 merged: dict[str, Any] = {k: v for k, v in rules.items() if k != "allOf"}
-                for sub in rules["allOf"]:
-                    part, _ = self._plain(sub)
+                parts = [self._plain(sub) for sub in rules["allOf"]]
+                # Null fits only where it fits all of them.
+                nullable = nullable or (bool(parts) and "type" not in rules and all(null for _, null in parts))
+                for part, _ in parts:
                     merged = _merged(merged, part)
                 schema = merged
             elif isinstance(rules.get("type"), list):
                 kinds = [k for k in rules["type"] if k != "null"]
                 nullable = nullable or "null" in rules["type"]
                 bounds = {k: v for k, v in rules.items() if k != "type"}
+                if "enum" in rules or "const" in rules:
+                    schema = bounds  # the values say it all
+                    continue
                 if len(kinds) != 1:
                     return {**own, "anyOf": [{**bounds, "type": k} for k in kinds]}, nullable
                 schema = {**bounds, "type": kinds[0]}
@@ -166,7 +176,8 @@ class _Builder:
                 or len(rest) == 1
             ):
                 nullable = nullable or len(rest) < len(rules[keyword])
-                schema = {**rest[0], **own} if len(rest) == 1 else {**rules, keyword: rest}
+                only = rest[0] if len(rest) == 1 else {**rules, keyword: rest}
+                schema = {**cast(Mapping[str, Any], only), **own} if isinstance(only, Mapping) else own
             else:
                 return rules, nullable
 
@@ -197,8 +208,8 @@ class _Builder:
         if "items" not in rules or "prefixItems" in rules:
             return field
         item = self.field(rules["items"], "", required=True, depth=depth + 1)
-        if rules.get("uniqueItems") and item.kind == "choice":
-            return replace(field, kind="many", choices=item.choices)
+        if rules.get("uniqueItems") and item.kind == "choice" and not item.nullable:
+            return replace(field, kind="many", choices=item.choices, hint=_count_hint(rules))
         return replace(field, kind="list", item=item, hint=_count_hint(rules))
 
     def _union(self, field: Field, options: Sequence[Json], rules: Mapping[str, Any], depth: int) -> Field:

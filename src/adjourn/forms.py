@@ -26,12 +26,15 @@ from adjourn.parts import to_json
 
 __all__ = [
     "Choice", "Data", "Field", "Kind", "Reading", "check", "fill", "form_of", "read_form", "read_json", "read_text",
-    "row_count", "with_row", "without_row",
+    "row_count", "rows_in_all", "with_row", "within_rows", "without_row",
 ]  # fmt: skip
 
 Data: TypeAlias = Mapping[str, Sequence[str]]
 
 MAX_ROWS = 200
+"""Of one list."""
+MAX_ROWS_IN_ALL = 2_000
+"""Of all lists of a form: with lists in lists, a few hundred letters could ask for millions of rows."""
 _INSIDE = "@"  # marks, while reading, a union with an error inside; no path ends so
 _NOTHING: Mapping[str, Any] = {}
 
@@ -86,7 +89,7 @@ def _fill(field: Field, value: Json | UnsetType, path: str, out: dict[str, list[
             out[path + "@"] = [str(chosen)]
         for i, option in enumerate(field.options):
             _fill(option, value if i == chosen else UNSET, f"{path}@{i}", out)
-    elif value is not UNSET and (value is not None or field.kind == "choice"):
+    elif value is not UNSET and (value is not None or any(c.value is None for c in field.choices)):
         out[path] = [_shown(field, value)]
 
 
@@ -94,11 +97,17 @@ def _fitting(field: Field, value: Json | UnsetType) -> int | None:
     """Which alternative a value is of, judged by what reading it back gives."""
     if value is UNSET or value is None:
         return None
+    wanted = _sorted(value)
     for i, option in enumerate(field.options):
         got = _read(option, fill(option, value), "$", "$", UNSET, {})
-        if got == value and type(got) is type(value):
+        # As JSON: to Python, true and 1 are equal.
+        if got is not UNSET and _sorted(got) == wanted:
             return i
     return None
+
+
+def _sorted(value: Json) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _shown(field: Field, value: Json) -> str:
@@ -116,14 +125,16 @@ def read_form(field: Field, data: Data, initial: Json | UnsetType = UNSET) -> Re
     With the `initial` value that the form was filled with, inputs that nobody touched keep it exactly: browsers change line
     breaks and drop some control characters, and a date may be written in more than one way.
     """
+    if rows_in_all(data) > MAX_ROWS_IN_ALL:
+        return Reading(
+            UNSET, {"$": f"has more than {MAX_ROWS_IN_ALL:,} rows in all its lists; take some out, or give JSON"}
+        )
     errors: dict[str, str] = {}
     value = _read(field, data, "$", "$", initial, errors)
     unsure = [path for path in errors if path.endswith(_INSIDE)]
     for path in unsure:
         del errors[path]
     if value is UNSET:
-        if not errors:
-            errors["$"] = "is required"
         return Reading(UNSET, errors)
     if field.schema is not UNSET:
         for path, message in check(field.schema, value).items():
@@ -212,9 +223,10 @@ def _number(field: Field, text: str) -> int | float:
 
 
 def _chosen(field: Field, text: str) -> Json:
-    for choice in field.choices:
-        if text in (choice.text, choice.label):
-            return choice.value
+    # What the form sends comes before what somebody may type: "1" is the label of a text and the JSON of a number.
+    found = {c.label: c.value for c in field.choices} | {c.text: c.value for c in field.choices}
+    if text in found:
+        return found[text]
     raise ValueError("is not one of the choices")
 
 
@@ -236,11 +248,11 @@ def _date(field: Field, text: str) -> str:
 
 def _time(field: Field, text: str) -> str:
     try:
-        time.fromisoformat(text.strip())
+        at = time.fromisoformat(text.strip())
     except ValueError:
         raise ValueError("must be a time of day, such as 14:30") from None
-    plain = text.strip()
-    return plain + ":00" if re.fullmatch(r"\d\d:\d\d", plain) else plain
+    # Written out: a bare "14" would later be read as seconds.
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def _datetime(field: Field, text: str) -> str:
@@ -275,7 +287,11 @@ def _read(
     if field.kind == "union":
         return _read_union(field, data, path, named, initial, errors)
     if field.kind == "many":
-        return [c.value for c in field.choices if c.text in data.get(named, ())]
+        ticked = set(data.get(named, ()))
+        held = cast(Sequence[Any], initial) if isinstance(initial, (list, tuple)) else ()
+        if held and {compact(v) for v in held} == ticked:
+            return held  # in its own order
+        return [c.value for c in field.choices if c.text in ticked]
     text = (data.get(named) or [""])[0]
     if initial is not UNSET and _same_text(text, _shown(field, initial) if initial is not None else ""):
         return initial
@@ -320,19 +336,24 @@ def _read_list(
         before = held[i] if i < len(held) else UNSET
         got = _read(field.item, data, f"{path}[{i}]", f"{named}[{i}]", before, errors)
         out.append(None if got is UNSET else got)
-    return out
+    # What the form has no rows for stays as it was.
+    return [*out, *held[MAX_ROWS:]]
 
 
 def _read_union(
     field: Field, data: Data, path: str, named: str, initial: Json | UnsetType, errors: dict[str, str]
 ) -> Json | UnsetType:
     chosen = (data.get(named + "@") or [""])[0]
-    if not chosen.isdigit() or int(chosen) >= len(field.options):
+    fits = _fitting(field, initial)
+    if not chosen and initial is not UNSET and fits is None:
+        return initial  # it was shown as none of them, and none was chosen instead
+    if chosen not in map(str, range(len(field.options))):
         errors[path] = "choose one of the alternatives"
         return UNSET
-    same = _fitting(field, initial) == int(chosen)
     before = len(errors)
-    value = _read(field.options[int(chosen)], data, path, f"{named}@{chosen}", initial if same else UNSET, errors)
+    value = _read(
+        field.options[int(chosen)], data, path, f"{named}@{chosen}", initial if fits == int(chosen) else UNSET, errors
+    )
     if len(errors) > before:
         errors[path + _INSIDE] = ""
     return value
@@ -341,7 +362,30 @@ def _read_union(
 def row_count(data: Data, named: str) -> int:
     """How many rows the list of this name has in the form."""
     text = (data.get(named + "#") or ["0"])[0]
-    return min(int(text), MAX_ROWS) if text.isdigit() and len(text) < 6 else 0
+    return min(int(text), MAX_ROWS) if re.fullmatch("[0-9]{1,5}", text) else 0
+
+
+def rows_in_all(data: Data) -> int:
+    """How many rows all lists of the form have together."""
+    return sum(row_count(data, key[:-1]) for key in data if key.endswith("#"))
+
+
+def within_rows(data: Data) -> Data:
+    """The form with no more rows than a form may have. Rows that nothing is typed in go first, from the ends of lists."""
+    if rows_in_all(data) <= MAX_ROWS_IN_ALL:
+        return data
+    typed: dict[str, int] = {}  # by the name of a list: its rows, up to the last one with something in it
+    for key, texts in data.items():
+        if any(texts) and not key.endswith("#"):
+            for found in re.finditer(r"\[([0-9]{1,3})\]", key):
+                typed[key[: found.start()]] = max(typed.get(key[: found.start()], 0), int(found[1]) + 1)
+    out = {k: list(v) for k, v in data.items()}
+    left = MAX_ROWS_IN_ALL
+    for key in [k for k in data if k.endswith("#")]:
+        kept = min(row_count(data, key[:-1]), typed.get(key[:-1], 0), left)
+        out[key] = [str(kept)]
+        left -= kept
+    return out
 
 
 def with_row(field: Field, data: Data, named: str) -> dict[str, list[str]]:
@@ -352,7 +396,8 @@ def with_row(field: Field, data: Data, named: str) -> dict[str, list[str]]:
     if item is not None and count < MAX_ROWS:
         _fill(item, UNSET, f"{named}[{count}]", out)
         out[named + "#"] = [str(count + 1)]
-    return out
+    # (a row may bring lists with rows of their own)
+    return out if rows_in_all(out) <= MAX_ROWS_IN_ALL else {k: list(v) for k, v in data.items()}
 
 
 def _item_of(field: Field, data: Data, at: str, named: str) -> Field | None:
@@ -372,11 +417,11 @@ def without_row(data: Data, row: str) -> dict[str, list[str]]:
     """The form without one row, named as in `$.lines[1]`; those after it move up."""
     named, bracket, number = row.rpartition("[")
     index = number.removesuffix("]")
-    if not bracket or not index.isdigit() or int(index) >= row_count(data, named):
+    if not bracket or index not in map(str, range(row_count(data, named))):
         return {k: list(v) for k, v in data.items()}
     out: dict[str, list[str]] = {}
     for key, texts in data.items():
-        found = re.match(r"\[([0-9]+)\]", key[len(named) :]) if key.startswith(named) else None
+        found = re.match(r"\[([0-9]{1,5})\]", key[len(named) :]) if key.startswith(named) else None
         if found is None or int(found[1]) < int(index):
             out[key] = list(texts)
         elif int(found[1]) > int(index):

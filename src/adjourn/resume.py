@@ -163,17 +163,30 @@ def _event(turn: Turn, item: Answer | Part, now: float) -> Decided:
         if item.after and isinstance(event, Restarted):
             event = Restarted(event.interrupt, event.metadata, event.input, event.by, now + item.after)
         return event
+    call = meant(turn, item)
     if item.tool_response is not None:
-        return _respond(turn, item, item.tool_response)
-    if item.tool_request is not None:
-        return _restart(turn, item, item.tool_request)
-    raise ResumeError(
-        "a resume takes tool responses (to respond) and tool requests (to restart), and this part is neither"
-    )
+        return _respond(call, item, item.tool_response)
+    assert item.tool_request is not None
+    return _restart(call, item, item.tool_request)
 
 
-def _respond(turn: Turn, part: Part, response: ToolResponse) -> Responded | Declined:
-    interrupt = _find(turn, part, response).pause
+def meant(turn: Turn, part: Part) -> Call:
+    """The paused call that a part of a resume decides on. Raises ResumeError where it fits none, or could be of two kinds."""
+    response, request = part.tool_response, part.tool_request
+    if response is not None and request is not None:
+        raise ResumeError(
+            "a part of a resume is a tool response or a tool request, and this one is both; it was not taken"
+        )
+    named = response or request
+    if named is None:
+        raise ResumeError(
+            "a resume takes tool responses (to respond) and tool requests (to restart), and this part is neither"
+        )
+    return _find(turn, part, named)
+
+
+def _respond(call: Call, part: Part, response: ToolResponse) -> Responded | Declined:
+    interrupt = call.pause
     assert interrupt is not None
     if part.ours.get("declined"):
         given: Any = response.output
@@ -182,8 +195,7 @@ def _respond(turn: Turn, part: Part, response: ToolResponse) -> Responded | Decl
     return Responded(interrupt.id, to_json(response.output, "response"), to_json(kept, "response metadata") or None)
 
 
-def _restart(turn: Turn, part: Part, request: ToolRequest) -> Restarted:
-    call = _find(turn, part, request)
+def _restart(call: Call, part: Part, request: ToolRequest) -> Restarted:
     metadata = part.metadata or {}
     assert call.pause is not None
     resumed = metadata.get("resumed")

@@ -43,12 +43,11 @@ from adjourn.loop import Driver, paused_call
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, convert, new_id, to_json, wire
 from adjourn.patch import difference
 from adjourn.remote import Remote, driver_of
-from adjourn.resume import as_items
+from adjourn.resume import as_items, meant
 from adjourn.state import Finished, Paused, Turn
 from adjourn.store import Queued
 from adjourn.stream import StreamChunk, TurnEnd, Watcher
 from adjourn.tool import AbortSignal
-from adjourn.transcript import read
 from adjourn.turn import begin, record
 
 
@@ -105,6 +104,10 @@ class AgentSession:
         turn = self._here().turn
         return [self._wrap(paused_call(c)) for c in turn.paused] if turn is not None else []
 
+    def meant(self, part: Part) -> AgentInterrupt:
+        """The pause that a part of a resume decides on, found as `resume` finds it. Raises ResumeError where there is none."""
+        return self._wrap(paused_call(meant(self._here().asked(self.agent.limits), part)))
+
     @property
     def state(self) -> Any:
         """The custom state, as the agent's `state=` type where it has one."""
@@ -133,8 +136,7 @@ class AgentSession:
     @property
     def last_end(self) -> TurnEnded | None:
         """How the last turn failed or was aborted; None where it did neither."""
-        turn = self._here().turn
-        return turn.ended if turn is not None else None
+        return turn.ended if (turn := self._here().turn) is not None else None
 
     def _wrap(self, paused: PausedCall) -> AgentInterrupt:
         return AgentInterrupt(self, paused)
@@ -341,9 +343,7 @@ class AgentSession:
         return record(begin(self._at.closed_history(), self.agent.limits), event), [event]
 
     def _decisions(self, items: Sequence[Answer | Part], by: str | None = None) -> tuple[Turn, list[Event]]:
-        # A closed conversation too, so that what was answered is told from what is unknown.
-        turn = self._at.turn or read(list(self._at.history), self.agent.limits)
-        return deciding(self.agent, turn, items, by)
+        return deciding(self.agent, self._at.asked(self.agent.limits), items, by)
 
     def _retrying(self, limits: Limits | None) -> tuple[Turn, list[Event]]:
         if self._at.turn is None or self._at.turn.ended is None:

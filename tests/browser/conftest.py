@@ -23,7 +23,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("browser"))
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: while it is open, Playwright keeps an event loop running in this thread, and tests of other
+# files could not run theirs.
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     found = os.environ.get("ADJOURN_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if not found:

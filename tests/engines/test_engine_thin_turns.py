@@ -39,6 +39,47 @@ def test_a_thin_turn_takes_the_same_steps_as_the_whole_one(tape: bytes, limits: 
         assert seen(slim) == seen(whole)
 
 
+def rounds(*events: Any, **limits: Any) -> tuple[Turn, Turn]:
+    """The whole turn and the thin one, after the same events."""
+    whole, slim = begin((), Limits(**limits)), begin((), Limits(**limits))
+    for event in msgspec.convert(
+        [{"type": "userSaid", "message": {"role": "user", "content": []}}, *events], list[Event]
+    ):
+        whole, slim = record(whole, event), record(slim, thin(event))
+    return whole, slim
+
+
+def asked(call: str, input: Any = None) -> Any:
+    request = {"toolRequest": {"name": "t", "input": input}}
+    return {"type": "modelReplied", "message": {"role": "model", "content": [request]}, "calls": [call]}
+
+
+@pytest.mark.parametrize("outputs", [("a", "a"), ("a", "b")], ids=["same", "other"])
+def test_a_thin_turn_tells_results_apart(outputs: tuple[str, str]) -> None:
+    events = [
+        event
+        for n, output in enumerate(outputs)
+        for event in (asked(f"c{n}", {"x": 1}), {"type": "toolReturned", "call": f"c{n}", "output": output})
+    ]
+    whole, slim = rounds(*events, identical_calls=1)
+    assert seen(whole) == seen(slim)
+    assert isinstance(next_step(slim), Finished) is (outputs[0] == outputs[1])
+
+
+@pytest.mark.parametrize("payloads", [("a", "a"), ("a", "b")], ids=["same", "other"])
+@pytest.mark.parametrize("metadata", [None, {"inner": 1}, {"n": 1}], ids=["bare", "inner", "plain"])
+def test_a_thin_turn_tells_pauses_and_restarts_apart(payloads: tuple[str, str], metadata: Any) -> None:
+    events = [
+        asked("c", {"x": 1}),
+        {"type": "toolInterrupted", "call": "c", "pause": {"id": "i0", "payload": payloads[0]}},
+        {"type": "restarted", "interrupt": "i0", "metadata": metadata},
+        {"type": "toolInterrupted", "call": "c", "pause": {"id": "i1", "payload": payloads[1]}},
+    ]
+    for bounds in ({"repeats": 0}, {"restarts": 1}):
+        whole, slim = rounds(*events, **bounds)
+        assert seen(whole) == seen(slim)
+
+
 @given(st.binary(max_size=200))
 def test_a_thin_event_survives_its_way_as_json(tape: bytes) -> None:
     events = [thin(e) for e in Walk(tape, FREE).run().events]

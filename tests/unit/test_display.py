@@ -124,3 +124,16 @@ def test_look_alike_alphabets_in_one_word_are_found() -> None:
     assert mixed_scripts("write to b\u03bfb")
     for honest in ("paypal", "привет мир", "hello мир", "日本 tokyo", "x1", ""):
         assert not mixed_scripts(honest)
+
+
+def test_a_call_with_one_value_or_long_ones_is_told_briefly() -> None:
+    assert summary("add", [1, {"a": None}]) == 'add([1,{"a":null}])'
+    assert summary("say", "hi\nthere") == r"say('hi\nthere')"
+    assert summary("say", {"text": "x" * 61, "to": [0] * 40}, 400) == f"say(text='{'x' * 60}'…, to=[{'0,' * 29}0…)"
+    assert summary("say", {"no": False}, 8) == "say(no=f… (5 more characters)"
+
+
+def test_hidden_characters_beyond_the_basic_plane_are_escaped_as_json_does() -> None:
+    assert show_json("a\U000e0041\u202eb") == r'"a\udb40\udc41\u202eb"'
+    assert show_json({"k": "é"}) == '{\n  "k": "é"\n}'
+    assert show_json([0] * 3, limit=5) == "[\n  0… (12 more characters)"

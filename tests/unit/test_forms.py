@@ -93,20 +93,6 @@ def test_every_kind_of_field_is_recognised() -> None:
     assert child(field, "grades").item.nullable
 
 
-def test_what_may_be_left_out_and_what_may_be_null_are_told_apart() -> None:
-    class Both(BaseModel):
-        needed: str
-        needed_or_null: str | None
-        left_out: str = "x"
-
-    field = field_of(Both)
-    assert [(c.required, c.nullable, c.default) for c in field.children] == [
-        (True, False, UNSET),
-        (True, True, UNSET),
-        (False, False, "x"),
-    ]
-
-
 def test_titles_come_from_the_schema_or_are_the_name_in_words() -> None:
     yes_no = {"type": "boolean"}
     field = form_of(
@@ -126,39 +112,6 @@ def test_bounds_are_told_in_words() -> None:
     listed = form_of({"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 3})
     assert listed is not None
     assert listed.hint == "At least 1, at most 3"
-
-
-TOO_MUCH: Mapping[str, Any] = {
-    "none": None,
-    "true": True,
-    "empty": {},
-    "any-object": {"type": "object"},
-    "map": {"type": "object", "additionalProperties": {"type": "integer"}},
-    "lost-reference": {"$ref": "#/$defs/gone"},
-    "loop": {"$ref": "#"},
-    "any-array": {"type": "array"},
-    "many-alternatives": {"anyOf": [{"type": "string"}] * 9},
-    "dotted": {"type": "object", "properties": {"a.b": {"type": "string"}}},
-    "huge": {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(200)}},
-}
-
-
-@pytest.mark.parametrize("schema", TOO_MUCH.values(), ids=TOO_MUCH.keys())
-def test_what_no_form_can_do_is_left_to_the_json_editor(schema: Any) -> None:
-    assert form_of(schema) is None
-
-
-def test_a_recursive_schema_ends_in_json_fields() -> None:
-    class Node(BaseModel):
-        name: str
-        child: "Node | None" = None
-
-    Node.model_rebuild()
-    field = field_of(Node)
-    depth = 0
-    while field.kind == "object":
-        field, depth = child(field, "child"), depth + 1
-    assert (field.kind, depth) == ("json", 7)
 
 
 def test_scalars_may_be_the_whole_answer() -> None:
@@ -424,3 +377,123 @@ def test_a_row_is_taken_out_and_those_after_it_move_up() -> None:
     assert without_row(data, "$.l[1]") == {"$.l#": ["2"], "$.l[0].x": ["a"], "$.l[1].x": ["c"], "$.lo[1]": ["other"]}
     for nonsense in ("", "$.l", "$.l[9]", "$.l[x]", "["):
         assert without_row(data, nonsense) == data
+
+
+# -- what comes back exactly -----------------------------------------------------------------------------------------
+
+
+def made(schema: Any) -> Any:
+    field = form_of(schema)
+    assert field is not None
+    return field
+
+
+def test_choices_that_look_alike_are_told_apart() -> None:
+    alike = ["true", True, "1", 1, "null", None]
+    field = made({"properties": {"a": {"enum": alike}}, "required": ["a"]})
+    for value in alike:
+        got: Any = read_form(field, fill(field, {"a": value})).value
+        assert (got["a"], type(got["a"])) == (value, type(value))
+    assert read_text(field_of(Colour), "red") == "red"
+    with pytest.raises(ValueError, match="not one of the choices"):
+        read_text(field_of(Colour), "green")
+
+
+@pytest.mark.parametrize("typed", ["yes", " Y ", "ON", "1", "true"])
+def test_a_yes_may_be_typed_in_several_ways(typed: str) -> None:
+    assert read_text(field_of(bool), typed) is True
+
+
+@pytest.mark.parametrize("typed", ["no", " N ", "Off", "0", "false"])
+def test_a_no_may_be_typed_in_several_ways(typed: str) -> None:
+    assert read_text(field_of(bool), typed) is False
+
+
+@pytest.mark.parametrize(
+    "typed, value",
+    [("14", "14:00:00"), ("1430", "14:30:00"), ("14:30Z", "14:30:00Z"), ("09:05:07.5", "09:05:07.500000")],
+)
+def test_a_time_is_written_out_so_that_no_one_reads_it_as_seconds(typed: str, value: str) -> None:
+    assert read_text(field_of(clock_time), typed) == value
+
+
+def test_alternatives_that_only_python_takes_for_equal_are_told_apart() -> None:
+    field = made({"anyOf": [{"properties": {"a": {"type": t}}, "required": ["a"]} for t in ("boolean", "integer")]})
+    assert [fill(field, {"a": value})["$@"] for value in (True, 1)] == [["0"], ["1"]]
+
+
+def test_a_form_without_a_value_has_no_alternative_chosen() -> None:
+    assert "$.who@" not in fill(field_of(Everything))
+    assert "$.who@" not in fill(field_of(Everything), {**WHOLE, "who": [1]})
+
+
+def test_a_value_that_is_none_of_the_alternatives_stays_until_one_is_chosen() -> None:
+    both = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer"}]}
+    field = made({"properties": {"at": both, "n": {"type": "integer"}}, "required": ["at"]})
+    before = {"at": "2030-01-31T14:30", "n": 1}
+    data = fill(field, before)
+    assert "$.at@" not in data
+    assert read_form(field, {**data, "$.n": ["2"]}, before).value == {"at": "2030-01-31T14:30", "n": 2}
+    assert read_form(field, {**data, "$.at@": ["1"], "$.at@1": ["7"]}, before).value == {"at": 7, "n": 1}
+    assert read_form(field, data).errors == {"$.at": "choose one of the alternatives"}
+    wrong: Mapping[str, Any] = {"at": [], "n": 1}
+    assert set(read_form(field, fill(field, wrong), wrong).errors) == {"$.at"}
+
+
+def test_an_alternative_that_cannot_be_read_is_the_only_error() -> None:
+    field = made({"anyOf": [{"type": "integer"}, {"type": "boolean"}]})
+    reading = read_form(field, {"$@": ["0"], "$@0": ["many"]})
+    assert (reading.value, reading.errors) == (UNSET, {"$": "must be a whole number, such as 12"})
+
+
+def test_a_part_of_a_form_is_read_without_the_rules_of_the_whole() -> None:
+    quantity = child(field_of(Line), "quantity")
+    assert read_form(quantity, {"$": ["99"]}).value == 99
+    assert read_form(field_of(Line), {"$.sku": ["x"], "$.quantity": ["99"]}).errors == {
+        "$.quantity": "must be at most 10"
+    }
+
+
+def test_ticks_that_nobody_changed_keep_their_order() -> None:
+    field = field_of(Everything)
+    before = {**WHOLE, "tags": ["c", "a"]}
+    data = fill(field, before)
+    assert read_form(field, {**data, "$.tags": ['"a"', '"c"']}, before).value == before
+    assert read_form(field, {**data, "$.tags": ['"a"']}, before).value == {**before, "tags": ["a"]}
+    assert read_form(field, {**data, "$.tags": []}, before).value == {**before, "tags": []}
+
+
+def test_rows_that_are_too_many_to_show_are_kept() -> None:
+    field = made({"properties": {"rows": {"type": "array", "items": {"type": "integer"}}}, "required": ["rows"]})
+    before = {"rows": list(range(205))}
+    data = fill(field, before)
+    assert data["$.rows#"] == ["200"]
+    assert read_form(field, {**data, "$.rows[0]": ["7"]}, before).value == {"rows": [7, *range(1, 205)]}
+
+
+def test_null_in_a_choice_comes_back_whether_it_is_listed_or_not() -> None:
+    listed = made({"properties": {"a": {"enum": ["x", None]}}, "required": ["a"]})
+    beside = made({"properties": {"a": {"anyOf": [{"enum": ["x"]}, {"type": "null"}]}}, "required": ["a"]})
+    for field in (listed, beside):
+        assert read_form(field, fill(field, {"a": None}), {"a": None}).value == {"a": None}
+    assert read_form(listed, {"$.a": ["null"]}).value == {"a": None}
+    assert read_form(beside, {"$.a": [""]}).value == {"a": None}
+
+
+@pytest.mark.parametrize(
+    "number", ["\u00b2", "\u0661", "9" * 5000, "-1", "1.0"], ids=["squared", "arabic", "endless", "minus", "point"]
+)
+def test_what_is_no_plain_number_counts_no_rows_and_chooses_nothing(number: str) -> None:
+    assert row_count({"$.lines#": [number]}, "$.lines") == 0
+    assert read_form(field_of(Everything), {"$.who@": [number]}).errors["$.who"] == "choose one of the alternatives"
+    data = {"$.l#": ["2"], f"$.l[{number}]": ["x"]}
+    assert without_row(data, f"$.l[{number}]") == data
+    assert without_row(data, "$.l[0]") == {**data, "$.l#": ["1"]}
+
+
+def test_rows_inside_rows_and_alternatives_can_be_added() -> None:
+    words = {"type": "array", "items": {"type": "string", "default": "w"}}
+    field = made({"type": "array", "items": {"anyOf": [{"type": "integer"}, words]}})
+    data = {"$#": ["1"], "$[0]@": ["1"], "$[0]@1#": ["0"]}
+    assert with_row(field, data, "$[0]@1") == {**data, "$[0]@1#": ["1"], "$[0]@1[0]": ["w"]}
+    assert with_row(field, data, "$[1]@1") == data

@@ -7,7 +7,7 @@ own stands beside its fields; what is ours is inside metadata, which is free.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -24,10 +24,11 @@ from adjourn.errors import (
     UnknownTool,
 )
 from adjourn.handle import AgentOutput, SessionState
-from adjourn.parts import OURS, Artifact, ErrorInfo, Message, Part, ToolRequest, convert, decode, wire
+from adjourn.parts import OURS, Artifact, ErrorInfo, Message, Part, convert, decode, wire
 from adjourn.stream import StreamChunk
 
 Wire = dict[str, Any]
+Verb = Literal["respond", "restart", "decline"]
 
 # The first that fits; Genkit calls it the reason, and its Python client makes `error.reason` of it.
 _REASONS: Sequence[tuple[type[Exception], str]] = (
@@ -91,10 +92,20 @@ def read_call(body: bytes) -> Call:
         if isinstance(said, str):
             given = {**fields, "message": {"role": "user", "content": [{"text": said}]}}
     data = convert(given, GenkitInput)
+    for part in (*(data.resume.respond or ()), *(data.resume.restart or ())) if data.resume is not None else ():
+        _refuse_mixed(part)
     init = convert(envelope.get("init") or {}, GenkitInit)
     if init.state is not None:
         init = msgspec.structs.replace(init, state=_mended(init.state))
     return Call(data, init)
+
+
+def _refuse_mixed(part: Part) -> None:
+    # What is of two kinds means one thing to whoever checks it and another to whoever carries it out.
+    if part.tool_request is not None and part.tool_response is not None:
+        raise InvalidRequest(
+            "a part of a resume is a toolRequest or a toolResponse, and one here is both. Nothing was decided: send two parts"
+        )
 
 
 def read_lookup(body: bytes) -> Lookup:
@@ -286,26 +297,17 @@ def _artifact(artifact: Artifact) -> Wire:
     return _given({"name": artifact.name, "parts": _parts(artifact.parts), "metadata": wire(artifact.metadata)})
 
 
-def asks_for(part: Part) -> ToolRequest | None:
-    """The request that a part of a resume is about, by name and ref."""
+def verb_of(part: Part) -> Verb:
+    """What a part of a resume decides: whether it restarts is said by its kind, not by the list it came in."""
     if part.tool_request is not None:
-        return part.tool_request
-    if part.tool_response is not None:
-        return ToolRequest(part.tool_response.name, part.tool_response.ref)
-    return None
+        return "restart"
+    return "decline" if _mapping(part.ours).get("declined") else "respond"
 
 
-def noted_ids(part: Part) -> frozenset[str]:
-    """The ids of interrupts that a part of a resume carries under our own key, whatever a client made of it."""
-    found: list[Any] = []
-    for noted in (_mapping(part.ours), _mapping(_mapping(part.ours).get("pause"))):
-        found += [noted.get("interrupt"), noted.get("id")]
-    return frozenset([f for f in found if isinstance(f, str)])
-
-
-def is_decline(part: Part) -> bool:
-    """Whether a response says that it is a refusal, as `decline_interrupt` makes it."""
-    return bool(_mapping(part.ours).get("declined"))
+def bound(part: Part, interrupt: str) -> Part:
+    """The part, which names this interrupt from now on and nothing else."""
+    noted = {**_mapping(part.ours), "interrupt": interrupt}
+    return msgspec.structs.replace(part, metadata={**(part.metadata or {}), OURS: noted})
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -8,6 +8,15 @@ _NEEDED = ("typer", "click", "rich", "prompt_toolkit")
 def main() -> int:
     """Runs `adjourn` with the arguments of this process; returns the exit code."""
     try:
+        return _run()
+    except KeyboardInterrupt:  # before a command could take care of it: what it needs was still being loaded
+        stopped = '{"error":{"code":"interrupted","message":"interrupted","exit":130,"details":null}}'
+        sys.stderr.write((stopped if "--json" in sys.argv else "Stopped.") + "\n")
+        return 130
+
+
+def _run() -> int:
+    try:
         from adjourn.cli.program import run
     except ModuleNotFoundError as e:
         missing = (e.name or "").partition(".")[0]

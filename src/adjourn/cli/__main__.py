@@ -2,7 +2,9 @@
 
 import sys
 
-from adjourn.cli import main
-
 if __name__ == "__main__":
+    try:
+        from adjourn.cli import main
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(main())

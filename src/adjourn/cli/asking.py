@@ -25,7 +25,7 @@ async def ask_value(screen: Screen, schema: Any, *, what: str = "Response") -> A
         if not problems:
             return None if value is UNSET else value
         for path, message in problems.items():
-            screen.say(f"  {path}: {message}", style="red")
+            screen.say(f"  {one_line(path)}: {one_line(message, 400)}", style="red")
         screen.say("  Once more, please.", style="dim")
 
 

@@ -97,14 +97,17 @@ async def _agent(shell: Shell, ai: Adjourn, name: str | None) -> Agent:
     known = sorted(ai.agents)
     if name is not None:
         if name not in ai.agents:
-            raise Misuse(f"there is no agent {name!r}; there are: {', '.join(known) or 'none'}", kind="agent")
+            raise Misuse(
+                f"there is no agent {name!r}; there are: {', '.join(safe(n, 60) for n in known) or 'none'}",
+                kind="agent",
+            )
         return ai.agents[name]
     if not known:
         raise Misuse("this application defines no agent; make one with ai.define_agent(…)", kind="agent")
     if len(known) == 1:
         return ai.agents[known[0]]
     if not shell.screen.interactive:
-        raise Misuse(f"which agent? Give --agent, one of: {', '.join(known)}", kind="agent")
+        raise Misuse(f"which agent? Give --agent, one of: {', '.join(safe(n, 60) for n in known)}", kind="agent")
     options = [Option(n, safe(n, 60), safe(ai.agents[n].description, 100)) for n in known]
     return ai.agents[await pick("Talk with which agent?", options)]
 

@@ -16,6 +16,7 @@ from adjourn.display import one_line, show_json, summary
 from adjourn.errors import NothingPaused
 from adjourn.forms import read_json
 from adjourn.handle import AgentInterrupt, AgentTurn
+from adjourn.parts import canonical
 from adjourn.session import AgentSession
 
 _LATER = "later"
@@ -77,7 +78,7 @@ async def _by_menu(screen: Screen, session: AgentSession, interrupt: AgentInterr
         return interrupt.restart(await ask("Metadata, as JSON:", read_json, multiline=True))
     if verb == "edit":
         edited = await ask_json(show_json(interrupt.input), _schema(session, interrupt), "The input")
-        return interrupt.restart(replace_input=UNSET if edited == interrupt.input else edited)
+        return interrupt.restart(replace_input=UNSET if canonical(edited) == canonical(interrupt.input) else edited)
     if verb == "respond":
         return interrupt.respond(await ask_value(screen, interrupt.paused.pause.response))
     return interrupt.decline(await ask("Why?", str, hint="told to the model; may be left empty"))
@@ -127,13 +128,26 @@ def _named(waiting: list[AgentInterrupt], asked: Asked) -> tuple[AgentInterrupt,
     found = [i for i in waiting if first and i.id.startswith((first, f"i_{first}"))] if _is_id(first) else []
     if len(found) == 1:
         return found[0], rest.strip()
-    if first.startswith("i_"):
-        raise Misuse(f"no interrupt {first} waits here, or several begin so", kind="unknown_interrupt", code=NOT_FOUND)
-    if len(waiting) > 1 and asked.name != "show":
-        names = ", ".join(f"{short(i.id)} ({safe(i.name, 40)})" for i in waiting)
+    if not found and _means_id(first, asked.name):
+        raise Misuse(
+            f"no interrupt {safe(first, 80)} waits here; nothing was decided. Where that is no id, begin with one: "
+            f"/{asked.name} {short(waiting[0].id)} …",
+            kind="unknown_interrupt",
+            code=NOT_FOUND,
+        )
+    if len(found) > 1 or len(waiting) > 1 and asked.name != "show":
+        names = ", ".join(f"{short(i.id)} ({safe(i.name, 40)})" for i in found or waiting)
         raise Misuse(f"which one? {names}", kind="ambiguous", code=NOT_FOUND)
     return waiting[0], asked.rest or None
 
 
 def _is_id(text: str) -> bool:
     return text.startswith("i_") or (len(text) >= 4 and all(c in "0123456789abcdef" for c in text))
+
+
+def _means_id(text: str, command: str) -> bool:
+    """Whether a word that is the id of nothing was meant as one, so that no other call may be decided on instead."""
+    if not _is_id(text) or text.startswith("i_"):
+        return text.startswith("i_")
+    # "faded" is a word; and a response or an input may be a number.
+    return len(text) >= 8 or (any(c.isdigit() for c in text) and command not in ("respond", "edit"))

@@ -16,7 +16,7 @@ import typer
 
 from adjourn.cli.failures import BROKEN_PIPE, BUG, Left, Misuse, code_of, facts_of, is_ours
 from adjourn.cli.place import Place
-from adjourn.cli.screen import Screen, json_line, quiet_pipes
+from adjourn.cli.screen import Screen, indented, json_line, quiet_pipes, safe
 from adjourn.errors import AlreadyResolved
 
 T = TypeVar("T")
@@ -167,13 +167,13 @@ def explain(shell: Shell, error: BaseException) -> None:
         text = str(error) or type(error).__name__
         if not is_ours(error):
             text = f"{type(error).__name__}: {text}"
-        screen.note("adjourn: ", text, style="red")
+        screen.note("adjourn: ", indented(text), style="red")
         if isinstance(error, AlreadyResolved) and error.decision is not None:
             screen.note(
-                f"The accepted decision is {error.decision.verb}, by {error.decision.by or 'somebody unnamed'}."
+                f"The accepted decision is {error.decision.verb}, by {safe(error.decision.by or 'somebody unnamed', 80)}."
             )
         for problem in getattr(error, "problems", ()):
-            screen.note(f"  {problem['path']}: {problem['message']}")
+            screen.note(f"  {safe(problem['path'])}: {safe(problem['message'], 400)}")
         if code_of(error) == BUG and not shell.debug:
             screen.note("This is not a mistake of yours. The same with --debug shows where it happened.")
     except BrokenPipeError:

@@ -28,6 +28,7 @@ from adjourn.display import show_json
 from adjourn.errors import AdjournError, AlreadyResolved, StaleInterrupt
 from adjourn.forms import read_json
 from adjourn.inbox import Accepted
+from adjourn.parts import canonical
 from adjourn.records import InterruptRecord
 
 
@@ -130,7 +131,7 @@ async def restart(
         if not shell.screen.interactive:
             raise misused("--edit needs a terminal; give the new input with --input")
         replaced = await ask_json(show_json(row.input), _schema(ai, row), "The input")
-        replaced = UNSET if replaced == row.input else replaced
+        replaced = UNSET if canonical(replaced) == canonical(row.input) else replaced
     extra = given_json(metadata, "--metadata") if metadata is not None else None
     what = "with the edited input" if replaced is not UNSET else "with the input above"
     if not await _sure(shell, manner, False, f"Run {safe(row.tool, 60)} {what}?"):
@@ -172,7 +173,7 @@ async def decide_one(shell: Shell, ai: Adjourn, row: InterruptRecord) -> None:
         replaced: Any | UnsetType = UNSET
         if verb == "edit":
             edited = await ask_json(show_json(row.input), _schema(ai, row), "The input")
-            replaced = UNSET if edited == row.input else edited
+            replaced = UNSET if canonical(edited) == canonical(row.input) else edited
         accepted = await ai.inbox.restart(row.id, replace_input=replaced, **said)
     await _report(shell, ai, row, accepted)
 
@@ -203,10 +204,12 @@ async def _refuse(ai: Adjourn, row: InterruptRecord) -> None:
     """Says at once that it is settled, before anybody types an answer. Raises what deciding on it would raise."""
     if row.status != "resolved":
         raise StaleInterrupt(
-            f"interrupt {row.id} of tool {row.tool!r} is {row.status}: nobody can decide on it any more"
+            f"interrupt {safe(row.id)} of tool {row.tool!r} is {row.status}: nobody can decide on it any more"
         )
     made = [d for d in await ai.inbox.history(row.id) if d.verb != "late_result"]
-    raise AlreadyResolved(f"interrupt {row.id} of tool {row.tool!r} was already answered", made[-1] if made else None)
+    raise AlreadyResolved(
+        f"interrupt {safe(row.id)} of tool {row.tool!r} was already answered", made[-1] if made else None
+    )
 
 
 async def _sure(shell: Shell, manner: Manner, given: bool, question: str) -> bool:

@@ -12,6 +12,7 @@ from adjourn.cli.commands import Group, Shell
 from adjourn.cli.failures import PROBLEMS, Left
 from adjourn.cli.picks import confirm
 from adjourn.cli.place import sqlite_path
+from adjourn.cli.screen import safe
 from adjourn.cli.words import many
 from adjourn.errors import StoreError
 
@@ -102,11 +103,11 @@ async def _server_clock(dsn: str) -> list[Finding]:
 def _show(shell: Shell, findings: Sequence[Finding]) -> None:
     for finding in findings:
         mark, style = _MARKS[finding.level]
-        shell.screen.say(Text(f"{mark} ", style), finding.text)
+        shell.screen.say(Text(f"{mark} ", style), safe(finding.text, 2000))
         if finding.ids:
             shell.screen.say(Text(f"  {brief(finding)}", "dim"))
         if finding.hint:
-            shell.screen.say(Text(f"  {finding.hint}.", "dim"))
+            shell.screen.say(Text(f"  {safe(finding.hint, 2000)}.", "dim"))
 
 
 async def _may(shell: Shell, finding: Finding, yes: bool) -> bool:

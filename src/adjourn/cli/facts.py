@@ -4,11 +4,11 @@ The names are those of the HTTP API, which has some of these fields and no other
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import UNSET
 
+from adjourn.cli.words import moment
 from adjourn.display import summary
 from adjourn.errors import AdjournError, TurnError
 from adjourn.handle import AgentInterrupt, AgentOutput
@@ -18,7 +18,7 @@ from adjourn.records import Decision, InterruptRecord, SessionRecord
 
 def when(at: float | None) -> str | None:
     """The time as RFC 3339, in UTC."""
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    return None if at is None else moment(at).isoformat().replace("+00:00", "Z")
 
 
 def interrupt_facts(row: InterruptRecord) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from adjourn.app import Adjourn
 from adjourn.cli.failures import NOT_FOUND, Misuse
+from adjourn.cli.screen import safe
 from adjourn.errors import SessionNotFound, UnknownInterrupt
 from adjourn.lease import transact
 from adjourn.ledger import INNER
@@ -43,7 +44,7 @@ async def find_session(ai: Adjourn, typed: str) -> SessionRecord:
 def _only(found: Sequence[Any], typed: str, what: str) -> str:
     ids = [row.id for row in found]
     if len(ids) > 1:
-        some = ", ".join(ids[:5]) + (", …" if len(ids) > 5 else "")
+        some = ", ".join(safe(i) for i in ids[:5]) + (", …" if len(ids) > 5 else "")
         raise Misuse(
             f"{typed!r} is the beginning of more than one {what}: {some}",
             kind="ambiguous",

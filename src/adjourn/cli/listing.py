@@ -86,7 +86,7 @@ async def inbox(shell: Shell, filters: Filters, paging: Paging, watch: Watch = F
     shell.screen.give({"items": [interrupt_facts(row) for row in page.items], "nextCursor": page.next_cursor})
     list_interrupts(shell, page.items, time.time(), status=filters.status)
     if page.next_cursor is not None:
-        shell.screen.note(f"There are more: --cursor {page.next_cursor}")
+        shell.screen.note(f"There are more: --cursor {safe(page.next_cursor, 2000)}")
     return 0
 
 
@@ -106,7 +106,7 @@ def list_interrupts(shell: Shell, rows: Sequence[InterruptRecord], now: float, *
     columns = ["ID", "WAITS", "AGENT", "EXPIRES", "OWNER", "WHAT"]
     cells: list[list[str | Text]] = [
         [
-            Text(row.id if whole else short(row.id), "cyan"),
+            Text(safe(row.id) if whole else short(row.id), "cyan"),
             row.status if mixed and row.status != "open" else ago(row.created, now).removesuffix(" ago"),
             safe(row.agent, 20),
             Text(left(row.expires_at, now), "yellow"),
@@ -171,7 +171,7 @@ async def sessions(shell: Shell, filters: SessionFilters) -> None:
     shell.screen.give({"items": items, "nextCursor": rows[-1].id if more else None})
     _list_sessions(shell, list(zip(rows, waiting, strict=True)))
     if more:
-        shell.screen.note(f"There are more: --cursor {rows[-1].id}")
+        shell.screen.note(f"There are more: --cursor {safe(rows[-1].id, 2000)}")
 
 
 async def _open_pauses(ai: Adjourn, ids: Sequence[str]) -> list[int]:

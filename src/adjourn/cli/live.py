@@ -227,6 +227,6 @@ def _line(shell: Shell, event: str, row: InterruptRecord, decision: Any) -> None
     shell.screen.give({"event": event, "interrupt": interrupt_facts(row), "decision": facts})
     if not shell.json:
         what = f"{decision.verb} by {safe(decision.by or '-', 60)}" if decision is not None else row.status
-        known = row.id if not shell.screen.is_terminal else short(row.id)
+        known = safe(row.id) if not shell.screen.is_terminal else short(row.id)
         shell.screen.say(f"{clock(time.time())}\t{event}\t{known}\t{what}\t{summary(row.tool, row.input, 300)}")
         shell.screen.console.file.flush()

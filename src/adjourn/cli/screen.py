@@ -64,7 +64,7 @@ class Screen:
         """A table, whose last column takes the room that is left; in a pipe whole lines, with tabs between the cells."""
         if self.json:
             return
-        kept = [[Text(c) if isinstance(c, str) else c for c in row] for row in rows]
+        kept = [[_harmless(Text(c) if isinstance(c, str) else c) for c in row] for row in rows]
         if not self.is_terminal:
             for row in kept:
                 _put(self.console, Text("\t".join([_flat(c.plain) for c in row])))
@@ -89,7 +89,7 @@ class Screen:
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
         for name, value in facts:
-            table.add_row(name, Text(value) if isinstance(value, str) else value)
+            table.add_row(name, _harmless(Text(value) if isinstance(value, str) else value))
         self.console.print(table)
 
     # -- for a program
@@ -155,14 +155,26 @@ def _joined(pieces: Sequence["str | Text"], style: str) -> Text:
 
 
 def _put(console: Console, text: Text, end: str = "\n") -> None:
+    text = _harmless(text)
     if console.is_terminal:
         console.print(text, end=end)
     else:  # rich would turn tabs into blanks
         console.file.write(text.plain + end)
 
 
+def _harmless(text: Text) -> Text:
+    """The text as it is, or without its styles where it holds what `visible` would not show: whoever made it forgot."""
+    plain = visible(text.plain)
+    return text if plain == text.plain else Text(plain, text.style)
+
+
 def _flat(text: str) -> str:
     return text.replace("\t", " ").replace("\n", " ")
+
+
+def indented(text: str) -> str:
+    """Lines of somebody else's behind ours: those after the first are set in, so that none can pose as one of ours."""
+    return visible(text).replace("\n", "\n  ")
 
 
 def safe(text: Any, limit: int = 200) -> str:

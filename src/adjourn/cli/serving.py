@@ -4,6 +4,7 @@ import os
 import secrets
 import signal
 import socket
+import stat
 import sys
 from dataclasses import dataclass
 from logging import INFO, getLogger
@@ -128,7 +129,7 @@ def _ready(shell: Shell, url: str, listening: Listening) -> None:
 def _bind(listening: Listening) -> socket.socket:
     try:
         if listening.uds is not None:
-            listening.uds.unlink(missing_ok=True)
+            _make_room(listening.uds)
             bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             bound.bind(str(listening.uds))
             return bound
@@ -141,6 +142,17 @@ def _bind(listening: Listening) -> socket.socket:
         where = str(listening.uds) if listening.uds is not None else f"{listening.host} port {listening.port}"
         raise Misuse(f"cannot listen on {where}: {e}", kind="address") from None
     return bound
+
+
+def _make_room(path: Path) -> None:
+    """Removes the socket that an earlier server left. Raises Misuse where something else is there, which stays."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise Misuse(f"--uds {path}: there is something that is no socket; it was left as it is", kind="address")
+    path.unlink(missing_ok=True)
 
 
 def _url(listening: Listening, bound: socket.socket | None) -> str:
@@ -161,6 +173,11 @@ def _serve_many(shell: Shell, app: str, listening: Listening) -> int:
 
     if listening.port == 0:
         raise misused("--workers needs a --port of its own")
+    if listening.uds is not None:
+        try:
+            _make_room(listening.uds)
+        except OSError as e:
+            raise Misuse(f"cannot listen on {listening.uds}: {e}", kind="address") from None
     ai = load_app(app)  # whatever is wrong with it is told once, here
     os.environ[_APP] = app
     if not ai.secrets:  # or each would sign cookies with its own

@@ -28,7 +28,7 @@ def show_interrupt(
     if screen.json:
         return
     color = {"open": "yellow", "resolved": "green"}.get(row.status, "red")
-    screen.say(Text(safe(row.tool, 80), "bold"), "  ", Text(row.status, color), "  ", Text(row.id, "cyan"))
+    screen.say(Text(safe(row.tool, 80), "bold"), "  ", Text(row.status, color), "  ", Text(safe(row.id), "cyan"))
     if mixed_scripts(row.tool):
         screen.say("This name mixes letters of different alphabets, as forged names do.", style="red")
     if tool is not None and tool.description:

@@ -15,7 +15,7 @@ from adjourn.app import Adjourn
 from adjourn.cli.facts import pause_facts, turn_facts
 from adjourn.cli.failures import INTERRUPTED, OK, PAUSED, TURN_FAILED
 from adjourn.cli.flow import Flow
-from adjourn.cli.screen import Screen, safe
+from adjourn.cli.screen import Screen, indented, safe
 from adjourn.cli.words import short, took
 from adjourn.display import summary
 from adjourn.errors import TurnError
@@ -161,7 +161,7 @@ class TurnView:
         self._event({"event": "end", **turn_facts(outcome)})
         say = self._screen.say
         if isinstance(outcome, BaseException):
-            say("The turn failed: ", str(outcome), style="red")
+            say("The turn failed: ", indented(str(outcome)), style="red")
         elif outcome.finish_reason == "aborted":
             say("The turn was stopped.", style="yellow")
         elif outcome.finish_reason in ("length", "blocked", "other"):

@@ -8,7 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client
+from adjourn.errors import MissingExtra
+
+try:
+    from temporalio.client import Client
+except ImportError:
+    raise MissingExtra("the Temporal engine", "temporal") from None
+
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.converter import PayloadCodec
 from temporalio.service import TLSConfig

@@ -39,7 +39,10 @@ def sign_in(request: Request[Any, Any, Any], data: JSONBody[SignIn]) -> Response
 
 @delete("/session", status_code=204, summary="Sign out", operation_id="SignOut", sync_to_thread=False)
 def sign_out(request: Request[Any, Any, Any]) -> Response[None]:
-    """The cookie is worth nothing from now on, wherever it was copied to."""
+    """The browser forgets the cookie, and this process of the server takes it no more, wherever it was copied to.
+
+    Other processes take a copy until it expires, or its token is taken away.
+    """
     auth = _auth(request)
     auth.sign_out(request.scope)
     return Response(None, status_code=204, cookies=[auth.session_cookie(request.scope, "")])

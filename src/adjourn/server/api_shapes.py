@@ -30,7 +30,8 @@ class Asked(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=T
 
 
 def when(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
+    """A time. One that no calendar has is shown as the last, or the first, that this can show."""
+    return datetime.fromtimestamp(max(0.0, min(at, 253_000_000_000.0)), UTC)
 
 
 def _maybe(at: float | None) -> datetime | None:

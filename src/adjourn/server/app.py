@@ -22,6 +22,7 @@ from litestar.middleware import DefineMiddleware
 from litestar.types import ControllerRouterHandler
 
 from adjourn.app import Adjourn
+from adjourn.errors import DefinitionError
 from adjourn.metrics import Metrics
 from adjourn.server import (
     api_access,
@@ -106,6 +107,10 @@ def create_app(
     auth = auth if auth is not None else Auth.from_environment()
     settings = settings if settings is not None else ServerSettings.from_environment(os.environ)
     seal = Seal(as_secrets(settings.secret) or list(ai.secrets))
+    if not ai.secrets:
+        ai.secrets = (
+            seal.secrets
+        )  # what clients keep of agents without a store comes back as it was given, or not at all
     auth.attach(seal, settings)
     _measure(ai, settings)
     desk = Desk(ai, auth, DecisionLinks(seal, settings.link_seconds, settings.public_url))
@@ -129,8 +134,19 @@ def create_app(
         debug=False,
         logging_config=None,
     )
+    _check_root(app, settings.root_path)
     lifetime.parts += [partial(live.running, app), partial(webhooks_.running, app)]
     return app
+
+
+def _check_root(app: Server, root: str | None) -> None:
+    # With one of our own, nobody could tell "/inbox/…" with the prefix from "/inbox/…" without it.
+    first = (root or "").strip("/").partition("/")[0]
+    ours = {route.path.split("/")[1] for route in app.routes} - {""}
+    if first in ours:
+        raise DefinitionError(
+            f"root_path={root!r}: /{first} is a place of this server's own; choose another prefix, as in '/desk'"
+        )
 
 
 def _routes(settings: ServerSettings) -> Sequence[ControllerRouterHandler]:

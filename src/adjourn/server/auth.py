@@ -2,7 +2,8 @@
 
 A request is known by, in this order: a bearer token, what the application's own `authenticate` says, the header of a
 trusted proxy, or the cookie that signing in gave. What a browser sends by itself (cookies, and what a proxy adds) is
-called *ambient*: such a request must also carry a CSRF token to change anything.
+called *ambient*: such a request must also carry a CSRF token to change anything. So is whatever `authenticate` went by, but
+for a bearer token.
 """
 
 import inspect
@@ -174,7 +175,8 @@ class Auth:
         """
         scope: Mapping[str, Any] = request.scope
         given = header(scope, b"authorization")
-        if given is not None and given[:7].lower() == "bearer " and self._tokens:
+        bearer = given is not None and given[:7].lower() == "bearer "
+        if given is not None and bearer and self._tokens:
             token = find(self._tokens, given[7:].strip())
             if token is not None:
                 return Identity(token.principal(), "bearer")
@@ -183,9 +185,9 @@ class Auth:
         if self.authenticate is not None:
             principal = await self._asked(request)
             if principal is not None:
-                # Whatever it went by, a browser may have sent it by itself, unless there is an Authorization header.
-                return Identity(principal, "hook" if given is not None else "proxy", principal.name)
-            if given is not None and given[:7].lower() == "bearer ":
+                # Whatever it went by, a browser may have sent it by itself (Basic and Negotiate, too), but for a bearer token.
+                return Identity(principal, "hook" if bearer else "proxy", principal.name)
+            if bearer:
                 raise self._wrong(address)
         if self.trusted_proxy is not None:
             principal = self.trusted_proxy.principal(scope)
@@ -282,7 +284,11 @@ class Auth:
         return self._cookie(token)
 
     def sign_out(self, scope: Mapping[str, Any]) -> None:
-        """Ends the session of this request's cookie, before its time."""
+        """Ends the session of this request's cookie, before its time, in this process.
+
+        Nothing of it is stored: the browser forgets the cookie, but a copy of it is still good in other processes of the
+        server, and in this one after a restart, until it expires, its token is taken away, or the secret is changed.
+        """
         text = cookie_of(scope, self.settings.cookie_name)
         cookie = self._seal.open("session", text, Cookie) if text else None
         if cookie is not None:

@@ -31,7 +31,7 @@ from adjourn.server.desk_sessions import (
     plain_id,
 )
 from adjourn.server.links import VERBS, DecisionLinks, Link
-from adjourn.server.principal import Principal
+from adjourn.server.principal import Forbidden, Principal
 from adjourn.server.problems import InterruptExpired, VersionChanged
 from adjourn.server.seal import Seal
 from adjourn.store import Decision, InterruptRecord, InterruptStatus
@@ -192,6 +192,13 @@ class Desk(SessionDesk):
             )
         return error
 
+    def _check_begun_for(self, principal: Principal, owner: str) -> None:
+        if self.auth.four_eyes:
+            raise Forbidden(
+                f"{principal.name!r} cannot begin a session that {owner!r} will own: with four eyes, whoever begins one must not "
+                "be able to decide in it. Nothing was begun: leave the owner out"
+            )
+
     # -- links -------------------------------------------------------------------------------------------------------
 
     async def make_link(
@@ -206,6 +213,11 @@ class Desk(SessionDesk):
         """The token of a link that lets `by` decide on this one. It names another person, so it takes an admin."""
         principal.require("admin", "make a link for somebody else")
         record = await self.interrupt(principal, interrupt_id)
+        if self.auth.four_eyes and (record.owner or "") == principal.name:
+            raise Forbidden(
+                f"{principal.name!r} owns this session, and here somebody else has to decide (four eyes): who owns it makes no "
+                "link for it either, since whoever has a link decides with it. No link was made"
+            )
         if record.status != "open":
             raise StaleInterrupt(
                 f"interrupt {record.id} is {record.status}; there is nothing to decide, so no link was made"
@@ -232,9 +244,17 @@ class Desk(SessionDesk):
 
     async def decide_link(self, token: str, verdict: Verdict) -> Accepted:
         """Decides through a link. It counts only for the version the link was made for."""
-        link, principal, record = await self.open_link(token)
+        link = self.links.open(token)
         verdict = msgspec.structs.replace(verdict, expect=link.version)
-        return await self.decide(principal, record.id, verdict)
+        if not await self._was_made(link, verdict.key):
+            await self.open_link(token)  # raises LinkSpent, but not for the very decision that spent it
+        return await self.decide(link.principal(), link.interrupt, verdict)
+
+    async def _was_made(self, link: Link, key: str | None) -> bool:
+        if key is None:
+            return False
+        made = await self.ai.inbox.history(link.interrupt)
+        return any(d.key == key and d.by == link.by for d in made)
 
     async def resume(
         self, principal: Principal, agent_name: str, where: Say, verdicts: Sequence[tuple[str, Verdict]]
@@ -263,7 +283,7 @@ class Desk(SessionDesk):
         answers: list[Answer] = []
         for interrupt_id, v in verdicts:
             if interrupt_id not in paused:
-                raise await self._not_paused(interrupt_id)
+                raise await self._not_paused(principal, interrupt_id, kept=where.state is not None)
             if where.state is not None:
                 await self.check_kept(principal, agent.name, session.id, paused[interrupt_id], v.verb)
             answers.append(Answer(_event(interrupt_id, v, principal.name), paused[interrupt_id]))
@@ -283,8 +303,10 @@ class Desk(SessionDesk):
             raise UnknownInterrupt(f"there is no interrupt {paused.id!r}")
         await self.auth.check_decision(principal, record, verb)
 
-    async def _not_paused(self, interrupt_id: str) -> Exception:
-        record = await self.ai.inbox.get(interrupt_id)  # raises for one that never was
+    async def _not_paused(self, principal: Principal, interrupt_id: str, kept: bool) -> Exception:
+        if kept:  # what the caller keeps has nothing to do with what is stored here
+            return UnknownInterrupt(f"there is no interrupt {interrupt_id!r} in this state")
+        record = await self.interrupt(principal, interrupt_id)  # raises for one that never was
         if record.status == "resolved":
             made = [d for d in await self.ai.inbox.history(record.id) if d.verb in VERBS]
             return AlreadyResolved(f"interrupt {record.id} was already answered", made[-1] if made else None)

@@ -219,10 +219,14 @@ class SessionDesk:
         owner = None if session_id is not None or agent.store is None else principal.name
         if say.owner is not None and say.owner != principal.name:
             principal.require("admin", "begin a session for somebody else")
+            self._check_begun_for(principal, say.owner)
             owner = say.owner if owner is not None else None
         init = AgentInit(session_id, say.snapshot_id, say.state, owner)
         session = agent.connect(init)
         return Run(session.id, session.send(say.message, detach=say.detach, context=context_of(principal)))
+
+    def _check_begun_for(self, principal: Principal, owner: str) -> None:
+        """Raises Forbidden where rules of the desk are against beginning a session that somebody else will own."""
 
     async def of_agent(self, principal: Principal, agent: Agent, session_id: str) -> None:
         record = await self.session(principal, session_id)

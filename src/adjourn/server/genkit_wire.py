@@ -28,26 +28,26 @@ from adjourn.bridges.genkit import (
     ChunkWriter,
     GenkitInit,
     Wire,
-    asks_for,
+    bound,
     error_on_wire,
-    is_decline,
-    noted_ids,
     output_on_wire,
     read_call,
     read_lookup,
     snapshot_on_wire,
     state_on_wire,
+    verb_of,
 )
 from adjourn.errors import (
     AdjournError,
     InvalidRequest,
     InvalidState,
+    ResumeError,
     SessionConflict,
     SessionError,
     SessionNotFound,
     TurnError,
 )
-from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Resume
+from adjourn.handle import AgentInit, AgentOutput, AgentTurn, Resume
 from adjourn.lease import transact
 from adjourn.parts import Part, encode
 from adjourn.server.desk import Desk
@@ -241,12 +241,12 @@ async def _begin(desk: Desk, principal: Principal, agent: Agent, call: Call, add
         send = partial(session.send, given.message, detach=detached, context=context)
         return _Leg(session, send, detached)
     assert given.resume is not None
-    respond, restart = list(given.resume.respond or ()), list(given.resume.restart or ())
-    for part in respond:
-        await _check(desk, principal, session, part, "decline" if is_decline(part) else "respond")
-    for part in restart:
-        await _check(desk, principal, session, part, "restart")
-    resume = Resume(respond, restart, by=principal.name, address=address, detach=detached)
+    named = (*(given.resume.respond or ()), *(given.resume.restart or ()))
+    try:
+        parts = [await _checked(desk, principal, session, part) for part in named]
+    except ResumeError as e:
+        return _Leg(session, partial(_refuse, e), detached, resumed=True)
+    resume = Resume(parts, (), by=principal.name, address=address, detach=detached)
     return _Leg(session, partial(session.resume, resume, context=context), detached, resumed=True)
 
 
@@ -269,26 +269,22 @@ async def _opened(desk: Desk, principal: Principal, agent: Agent, init: GenkitIn
     return await opened.load()
 
 
-async def _check(desk: Desk, principal: Principal, session: AgentSession, part: Part, verb: str) -> None:
-    """Raises Forbidden where this principal may not decide so on any pause that the part could be about.
+async def _checked(desk: Desk, principal: Principal, session: AgentSession, part: Part) -> Part:
+    """The part, bound to the one pause that was checked: it then counts for that one or for none.
 
-    What is about none is left to the session to refuse.
+    Raises Forbidden where this principal may not decide so on it, and ResumeError where the part is about no pause.
     """
-    for paused in _meant(session.interrupts, part):
-        if session.agent.store is None:  # the caller keeps it, so it is the caller's own
-            await desk.check_kept(principal, session.agent.name, session.id, paused.paused, verb)
-            continue
+    paused, verb = session.meant(part), verb_of(part)
+    if session.agent.store is None:  # the caller keeps it, so it is the caller's own
+        await desk.check_kept(principal, session.agent.name, session.id, paused.paused, verb)
+    else:
         record = await desk.interrupt(principal, paused.id)
         await desk.auth.check_decision(principal, record, verb)
+    return bound(part, paused.id)
 
 
-def _meant(interrupts: Sequence[AgentInterrupt], part: Part) -> list[AgentInterrupt]:
-    asked, noted = asks_for(part), noted_ids(part)
-    return [
-        i
-        for i in interrupts
-        if i.id in noted or (asked is not None and i.name == asked.name and asked.ref in (None, i.tool_request.ref))
-    ]
+def _refuse(error: ResumeError) -> AgentTurn:
+    raise error
 
 
 def _address(request: Request[Any, Any, Any]) -> str:

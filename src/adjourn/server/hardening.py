@@ -38,14 +38,17 @@ _HEADERS = {
     b"permissions-policy": b"camera=(), geolocation=(), microphone=(), payment=()",
     b"cache-control": b"no-store",
 }
-_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_BRACKETS = re.compile(rb"[\[\]{}]")
-_SECRET = re.compile(r"((?:^|[?&;])(?:[^=&;]*(?:token|code|secret|password|key|signature))=)[^&;#]*", re.IGNORECASE)
+# Whatever stands before the next bracket, strings as a whole. Each byte is looked at once: this matches from anywhere (a
+# string that does not end goes on to the end of the body), and nothing in it is ever given back.
+_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.?)*+(?:"|\Z))*+([\[\]{}]|\Z)', re.DOTALL)
+_LONGEST_TARGET = 2_000
+_SECRET = re.compile(r"((?:^|[?&;])(?:[^=&;?]*(?:token|code|secret|password|key|signature))=)[^&;#]*", re.IGNORECASE)
 _SECRET_PATH = re.compile(r"(/(?:link|links|signin)/)[^/?#]+")
 
 
 def redacted(target: str) -> str:
     """A path with its query, as a log may have it: without tokens, codes and links, and without hidden characters."""
+    target = target[:_LONGEST_TARGET]  # more is not shown, and need not be looked at
     return visible(_SECRET.sub(r"\1…", _SECRET_PATH.sub(r"\1…", target)), limit=500)
 
 
@@ -63,12 +66,12 @@ def is_too_deep(body: bytes | bytearray, limit: int) -> bool:
     if body.count(b"[") + body.count(b"{") <= limit:
         return False
     depth = 0
-    for bracket in _BRACKETS.finditer(_STRINGS.sub(b"", body)):
-        if bracket[0] in b"[{":
+    for match in _BRACKET.finditer(body):
+        if match[1] in (b"[", b"{"):
             depth += 1
             if depth > limit:
                 return True
-        else:
+        elif match[1]:
             depth -= 1
     return False
 
@@ -125,7 +128,7 @@ class Gate:
         if length is None and header(scope, b"transfer-encoding") is None and not _is_http2(scope):
             return receive
         limit = self._settings.body_bytes
-        if length is not None and (not length.isdigit() or int(length) > limit):
+        if length is not None and not _is_within(length, limit):
             raise _too_large(limit)
         body = bytearray()
         try:
@@ -197,6 +200,10 @@ class _Exchange:
 
 def _too_large(limit: int) -> Refused:
     return Refused("body-too-large", f"a body may have {limit:,} bytes here", connection="close")
+
+
+def _is_within(length: str, limit: int) -> bool:
+    return length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= limit
 
 
 def _is_http2(scope: Scope) -> bool:

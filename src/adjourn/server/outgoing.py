@@ -7,8 +7,11 @@ followed, proxies of the environment are not used, and what comes back is read w
 
 import asyncio
 import ipaddress
+import logging
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TypeAlias
 
 import httpx
@@ -18,8 +21,16 @@ from adjourn.errors import AdjournError, DefinitionError
 from adjourn.server.settings import Network, is_within, networks
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+# What the registries of IANA keep from the open Internet, and what Python 3.11 does not know yet. Of IPv6 only 2000::/3 is
+# given out at all; in it: protocol assignments with Teredo, documentation, and 6to4, whose relays are long gone.
+_CLOSED_4 = networks([
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
+    "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+])  # fmt: skip
+_OPEN_6 = ipaddress.IPv6Network("2000::/3")
+_CLOSED_6 = networks(["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"])
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 class Undelivered(AdjournError):
@@ -46,35 +57,64 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 def check_url(url: str) -> httpx.URL:
-    """The URL. Raises DefinitionError for what cannot be posted to at all."""
+    """The URL. Raises DefinitionError for what cannot be posted to at all; its text has no credentials."""
+    shown = _shown(url)
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, TypeError, ValueError) as e:
-        raise DefinitionError(f"{url!r} is no URL: {e}") from None
+        # Neither the URL nor what the parser says of it: a password may be in either.
+        raise DefinitionError(f"{shown} is no URL ({type(e).__name__}): give https://, a host and a path") from None
+    if parsed.userinfo:
+        raise DefinitionError(
+            f"{shown} has a user or a password in it. Leave them out: receivers know a message by its signature"
+        )
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.fragment:
-        raise DefinitionError(f"{url!r} cannot be posted to: give https://, a host and a path")
+        raise DefinitionError(f"{shown} cannot be posted to: give https://, a host and a path")
     return parsed
 
 
 def is_public(address: str) -> bool:
     """Whether an address is one of the open Internet: not private, loopback, link-local, shared, reserved or multicast.
 
-    An IPv6 address that carries an IPv4 one (mapped, 6to4, Teredo, NAT64) is as public as what it carries.
+    An IPv6 address that carries an IPv4 one (mapped, compatible, NAT64) is as public as what it carries; those of tunnels
+    (6to4, Teredo, ISATAP) are not.
     """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    return all(i.is_global and not i.is_multicast for i in [ip, *_carried(ip)])
+    judged = ip if isinstance(ip, ipaddress.IPv4Address) else _carried(ip)
+    if judged is not None:
+        return judged.is_global and not any(judged in n for n in _CLOSED_4)
+    isatap = (int(ip) >> 32) & 0xFFFF_FFFF in _ISATAP
+    return ip in _OPEN_6 and ip.is_global and not isatap and not any(ip in n for n in _CLOSED_6)
 
 
-def _carried(ip: _Address) -> list[_Address]:
-    if isinstance(ip, ipaddress.IPv4Address):
-        return []
-    found: list[_Address | None] = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
-    if ip in _TRANSLATED:
-        found.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
-    return [i for i in found if i is not None]
+def _carried(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that a packet to it would go to."""
+    if ip.ipv4_mapped is not None or ip in _TRANSLATED or int(ip) >> 32 == 0:
+        return ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)
+    return None
+
+
+def _shown(url: object) -> str:
+    """A URL as errors and logs may have it: the scheme and the host. Paths and queries of webhooks are often secrets."""
+    scheme, found, rest = str(url).partition("://")
+    host = "" if "@" in rest else re.split(r"[/?#]", rest)[0]  # before an @ there may be a password
+    return f"{scheme}://{host}/…" if found else "the URL"
+
+
+class _Unnamed(logging.Filter):
+    """Takes the addresses of webhooks out of the log of the HTTP client, which has each request's whole URL in it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if _posting.get() and isinstance(record.args, tuple):
+            record.args = tuple(_shown(a) if isinstance(a, httpx.URL) else a for a in record.args)
+        return True
+
+
+_posting: ContextVar[bool] = ContextVar("adjourn_posting", default=False)
+_unnamed = _Unnamed()
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
@@ -94,15 +134,18 @@ class Outgoing:
         self._bounds = bounds or Bounds()
         self._resolve = resolve
         self._client: httpx.AsyncClient | None = None
+        logging.getLogger("httpx").addFilter(_unnamed)  # at most once: it is one object
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> None:
         """Returns when the receiver said 2xx. Raises Undelivered for everything else."""
-        seconds = self._bounds.seconds
+        seconds, mark = self._bounds.seconds, _posting.set(True)
         try:
             async with asyncio.timeout(seconds):
                 await self._post(body, headers)
         except TimeoutError:
             raise Undelivered(f"it took longer than {seconds:g} seconds") from None
+        finally:
+            _posting.reset(mark)
 
     async def aclose(self) -> None:
         client, self._client = self._client, None

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from adjourn.display import one_line
 from adjourn.errors import AdjournError, AlreadyResolved, InvalidInput, InvalidResponse, StaleInterrupt
+from adjourn.forms import read_json
 from adjourn.inbox import Accepted
 from adjourn.schema import Misfit
 from adjourn.server.desk import Verdict
@@ -82,12 +83,19 @@ class Counter:
     async def _restart(self, sent: Form) -> Desired | Html:
         edited = _first(sent, "_input")
         note = _first(sent, "_metadata_json")
+        damaged = Look(
+            [Notice("bad", "The form came back damaged. Nothing was changed.", "Change the input again.")],
+            "edit",
+            status=422,
+        )
         try:
-            metadata = msgspec.json.decode(note) if note else None
-            changed: Any = msgspec.json.decode(edited) if edited else UNSET
-        except msgspec.DecodeError:
-            notice = Notice("bad", "The form came back damaged. Nothing was changed.", "Change the input again.")
-            return await self.page.render(Look([notice], "edit", status=422))
+            metadata = read_json(note) if note else None
+        except ValueError as e:
+            return await self.page.render(msgspec.structs.replace(damaged, note_error=f"The note {e}"))
+        try:
+            changed: Any = read_json(edited) if edited else UNSET
+        except ValueError as e:
+            return await self.page.render(msgspec.structs.replace(damaged, errors={"$": str(e)}))
         verdict = Verdict("restart", metadata=metadata, input=changed, **self._stamps(sent))
         state = self.page.edit() if changed is UNSET else filled(self.page.edit(), changed)
         opened = "" if changed is UNSET and metadata is None else "edit"

@@ -10,7 +10,20 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from adjourn.forms import Field, check, fill, form_of, read_form, read_json, row_count, with_row, without_row
+from adjourn.forms import (
+    MAX_ROWS_IN_ALL,
+    Field,
+    check,
+    fill,
+    form_of,
+    read_form,
+    read_json,
+    row_count,
+    rows_in_all,
+    with_row,
+    within_rows,
+    without_row,
+)
 from adjourn.store import InterruptRecord
 
 Mode = Literal["form", "text", "json", "none"]
@@ -56,7 +69,7 @@ def _place(field: Field, data: Form, path: str, named: str, prefix: str, out: di
         for i in range(row_count(data, named)):
             _place(field.item, data, f"{path}[{i}]", f"{named}[{i}]", prefix, out)
     chosen = _first(data, named + "@")
-    if field.kind == "union" and chosen.isdigit() and int(chosen) < len(field.options):
+    if field.kind == "union" and chosen in map(str, range(len(field.options))):
         _place(field.options[int(chosen)], data, path, f"{named}@{chosen}", prefix, out)
 
 
@@ -79,7 +92,10 @@ def answer_form(row: InterruptRecord) -> FormState:
     field = form_of(row.response)
     if field is None:
         return FormState("json", ("json",), row.response)
-    return FormState("form", ("form", "json"), row.response, field, fill(field))
+    data = fill(field)
+    if rows_in_all(data) > MAX_ROWS_IN_ALL:
+        return FormState("json", ("json",), row.response)
+    return FormState("form", ("form", "json"), row.response, field, data)
 
 
 def edit_form(row: InterruptRecord, schema: Any) -> FormState:
@@ -87,15 +103,19 @@ def edit_form(row: InterruptRecord, schema: Any) -> FormState:
     if schema is None:
         return FormState("none", ())
     field = form_of(schema)
-    if field is None or field.kind != "object":
+    data = fill(field, row.input) if field is not None and field.kind == "object" else None
+    if data is None or rows_in_all(data) > MAX_ROWS_IN_ALL:
         return FormState("json", ("json",), schema, None, {}, _text(row.input), row.input)
-    return FormState("form", ("form", "json"), schema, field, fill(field, row.input), "", row.input)
+    return FormState("form", ("form", "json"), schema, field, data, "", row.input)
 
 
 def filled(state: FormState, value: Any) -> FormState:
     """The same form, with this value in it."""
     if state.mode == "form" and state.field is not None:
-        return msgspec.structs.replace(state, data=fill(state.field, value))
+        data = fill(state.field, value)
+        if rows_in_all(data) <= MAX_ROWS_IN_ALL:
+            return msgspec.structs.replace(state, data=data)
+        state = msgspec.structs.replace(state, mode="json")
     return msgspec.structs.replace(state, text=_text(value))
 
 
@@ -110,12 +130,14 @@ def read(state: FormState, sent: Form) -> Typed:
     else:
         state = msgspec.structs.replace(state, text=_first(sent, f"_{state.mode}"))
     if state.mode == "form" and ("_add" in sent or "_remove" in sent):
-        changed = state.data
+        changed = within_rows(state.data)
         if "_add" in sent and state.field is not None:
-            changed = with_row(state.field, state.data, _first(sent, "_add"))
+            changed = with_row(state.field, changed, _first(sent, "_add"))
         changed = without_row(changed, _first(sent, "_remove")) if "_remove" in sent else changed
         return Typed(msgspec.structs.replace(state, data=changed), UNSET, {}, True)
     value, errors = _value(state)
+    if state.mode == "form":  # what was sent has been read, and is refused where it is too much to be shown again
+        state = msgspec.structs.replace(state, data=within_rows(state.data))
     wanted = _first(sent, "_switch")
     if wanted in state.modes and wanted != state.mode:
         return _switched(state, wanted, value, errors)
@@ -150,7 +172,12 @@ def _switched(state: FormState, wanted: str, value: Any, errors: Mapping[str, st
             True,
         )
     assert state.field is not None
-    return Typed(msgspec.structs.replace(state, mode="form", data=fill(state.field, value)), UNSET, {}, True)
+    data = fill(state.field, value)
+    if rows_in_all(data) > MAX_ROWS_IN_ALL:
+        return Typed(
+            state, UNSET, {"$": f"has more than {MAX_ROWS_IN_ALL:,} rows in all its lists, too many for a form"}, True
+        )
+    return Typed(msgspec.structs.replace(state, mode="form", data=data), UNSET, {}, True)
 
 
 def read_note(text: str) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import msgspec
 from litestar import Request, get, post
 
+from adjourn.display import one_line
 from adjourn.errors import AdjournError, AlreadyResolved, StaleInterrupt, UnknownInterrupt
 from adjourn.inbox import Page
 from adjourn.parts import new_id
@@ -62,11 +63,16 @@ async def show_inbox(request: Request[Any, Any, Any]) -> Html:
         "may_decide": visit.principal.at_least("decide"),
         "picked": frozenset[str](),
         "here": visit.here(fragment=None),
-        "tools": sorted({t for a in agents for t in a.tools} | {r.tool for r in page.items}),
-        "agents": sorted({a.name for a in agents} | {r.agent for r in page.items}),
+        "tools": _names({t for a in agents for t in a.tools} | {r.tool for r in page.items}),
+        "agents": _names({a.name for a in agents} | {r.agent for r in page.items}),
         **links,
     }
     return visit.page("rows.html" if visit.asked("fragment") else "list.html", context)
+
+
+def _names(found: set[str]) -> list[str]:
+    """What a filter offers. A name that hides something is offered as it is shown, and so finds nothing."""
+    return sorted({one_line(name, 200) for name in found})
 
 
 def _words(count: int, status: str, filtered: bool) -> str:
@@ -130,7 +136,7 @@ async def decide_several(request: Request[Any, Any, Any]) -> Html:
         return visit.page("bulk.html", context, 422)
     if sent.get("confirm") != ["yes"]:
         visit.principal.require("decide", "decide")
-        tool = rows[0].tool
+        tool = one_line(rows[0].tool, 80)
         says = (
             f"{tool} does not run for any of these. Each agent is told that you refused, and why."
             if verb == "decline"
@@ -200,12 +206,12 @@ async def _decide(
             await visit.desk.restart(visit.principal, row.id, **stamps)
     except AlreadyResolved as e:
         made = e.decision
-        who = f"by {made.by}" if isinstance(made, Decision) and made.by else ""
+        who = f"by {one_line(made.by, 80)}" if isinstance(made, Decision) and made.by else ""
         return Result(row, "before", "had been decided before", "warn", who)
     except VersionChanged:
         return Result(row, "changed", "changed since you looked, and still waiting", "warn")
     except StaleInterrupt as e:
-        return Result(row, "closed", "no longer open", "warn", str(e))
+        return Result(row, "closed", "no longer open", "warn", one_line(str(e), 400))
     except AdjournError as e:
-        return Result(row, "refused", "refused, and still waiting", "bad", str(e))
+        return Result(row, "refused", "refused, and still waiting", "bad", one_line(str(e), 400))
     return Result(row, "done", DONE[verb], "good")

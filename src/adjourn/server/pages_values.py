@@ -1,8 +1,10 @@
 """JSON values as people read them: tables, lists and text, bounded however large the value is, with nothing hidden."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher
+from difflib import Match, SequenceMatcher
+from itertools import accumulate
 from typing import Any, Literal, cast
 
 import msgspec
@@ -14,6 +16,8 @@ _TEXT = 4_000
 _ENTRIES = 100
 _NODES = 600
 _DEPTH = 6
+_STEPS = 2_000_000
+"""Of comparing words with words, in all the texts of a page. Made to be slow, two texts of 4,000 letters take billions."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -84,29 +88,52 @@ class Change(msgspec.Struct, frozen=True):
 def changes(old: Any, new: Any) -> list[Change]:
     """All differences, by path. Falsy values are values: from "" to nothing is a removal."""
     out: list[Change] = []
-    _compare("", old, new, out)
+    _compare("", old, new, out, [_STEPS])
     return out
 
 
-def _compare(path: str, old: Any, new: Any, out: list[Change]) -> None:
+def _compare(path: str, old: Any, new: Any, out: list[Change], left: list[int]) -> None:
     if type(old) is type(new) and old == new and not isinstance(old, (Mapping, list)):
         return
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         a, b = cast(Mapping[str, Any], old), cast(Mapping[str, Any], new)
         for name in [*a, *(k for k in b if k not in a)]:
-            _compare(f"{path}.{name}" if path else name, a.get(name, UNSET), b.get(name, UNSET), out)
+            _compare(f"{path}.{name}" if path else name, a.get(name, UNSET), b.get(name, UNSET), out, left)
     elif isinstance(old, list) and isinstance(new, list):
         first, second = cast(list[Any], old), cast(list[Any], new)
         for i in range(max(len(first), len(second))):
             before = first[i] if i < len(first) else UNSET
-            _compare(f"{path}[{i + 1}]", before, second[i] if i < len(second) else UNSET, out)
+            _compare(f"{path}[{i + 1}]", before, second[i] if i < len(second) else UNSET, out, left)
     else:
         what = "added" if old is UNSET else "removed" if new is UNSET else "changed"
-        before, after = _pieces(old, new)
+        before, after = _pieces(old, new, left)
         out.append(Change(visible(path, limit=200) or "the input", what, before, after))
 
 
-def _pieces(old: Any, new: Any) -> tuple[list[tuple[bool, str]] | None, list[tuple[bool, str]] | None]:
+class _Spent(Exception):
+    """The words are not compared any further."""
+
+
+class _Matcher(SequenceMatcher[str]):
+    """Takes each step that a search for the longest match may need from `left`, before it searches. Raises _Spent."""
+
+    def __init__(self, a: Sequence[str], b: Sequence[str], left: list[int]) -> None:
+        super().__init__(None, a, b, autojunk=False)
+        counts = Counter(b)
+        self._steps = [0, *accumulate(counts[word] + 1 for word in a)]
+        self._left = left
+
+    def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
+        needed = self._steps[len(self._steps) - 1 if ahi is None else ahi] - self._steps[alo]
+        if needed > self._left[0]:
+            raise _Spent
+        self._left[0] -= needed
+        return super().find_longest_match(alo, ahi, blo, bhi)
+
+
+def _pieces(
+    old: Any, new: Any, left_over: list[int]
+) -> tuple[list[tuple[bool, str]] | None, list[tuple[bool, str]] | None]:
     a = None if old is UNSET else _text(old)
     b = None if new is UNSET else _text(new)
     if a is None or b is None or not isinstance(old, str) or not isinstance(new, str):
@@ -116,7 +143,11 @@ def _pieces(old: Any, new: Any) -> tuple[list[tuple[bool, str]] | None, list[tup
         return [(True, a)], [(True, b)]
     left: list[tuple[bool, str]] = []
     right: list[tuple[bool, str]] = []
-    for what, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    try:
+        found = _Matcher(before, after, left_over).get_opcodes()
+    except _Spent:
+        return [(True, a)], [(True, b)]
+    for what, i, j, k, m in found:
         if i != j:
             left.append((what != "equal", "".join(before[i:j])))
         if k != m:

@@ -26,6 +26,11 @@ class Seal:
         self._secrets = list(given) or [secrets.token_bytes(32)]
         self.is_random = not given
 
+    @property
+    def secrets(self) -> Sequence[bytes]:
+        """The first signs, all are known."""
+        return tuple(self._secrets)
+
     def close(self, purpose: str, value: msgspec.Struct) -> str:
         """The value as text that can stand in a URL or cookie; anybody can read it, nobody can change it."""
         body = _b64(msgspec.json.encode(value))

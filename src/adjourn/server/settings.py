@@ -16,8 +16,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `secret` signs cookies and links: without one (nor the application's own) a random one is made, and a restart signs
     everybody out. `public_url` is where people reach the server, for links. `root_path` is the prefix it is mounted
-    under, where the outer application does not say. `allowed_hosts` are the Host headers that are answered (None: any).
-    `trusted_proxies` are addresses or networks whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    under, where the outer application does not say; it begins with none of our own places, as /inbox and /api are.
+    `allowed_hosts` are the Host headers that are answered (None: any). `trusted_proxies` are addresses or networks whose X-Forwarded-For and X-Forwarded-Proto are believed.
     """
 
     secret: str | bytes | None = None
@@ -66,7 +66,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         networks(self.trusted_proxies)
         if self.root_path and not self.root_path.startswith("/"):
-            raise DefinitionError(f"root_path={self.root_path!r}: it begins with a slash, as in '/inbox'")
+            raise DefinitionError(f"root_path={self.root_path!r}: it begins with a slash, as in '/desk'")
 
 
 def networks(given: Sequence[str]) -> list[Network]:

@@ -155,11 +155,15 @@ class Deliverer:
                 return _POLL
             for item in news:
                 if concerns(self._hook, item):
-                    failed = await self._deliver(item)
+                    made, position = self._made(item), item.change.position
+                    if made is None:
+                        state = await self._keep(partial(_unmade, position=position, now=self._clock.now()))
+                        continue
+                    failed = await self._deliver(*made)
                     if failed is not None:
                         state = await self._failed(failed)
                         break
-                    state = await self._keep(partial(_delivered, position=item.change.position))
+                    state = await self._keep(partial(_delivered, position=position))
             else:
                 # What did not concern it is passed over once a page, not once each.
                 last = news[-1].change.position
@@ -183,8 +187,17 @@ class Deliverer:
             await self._keep(lambda s: replace(s, position=end))
             return []
 
-    async def _deliver(self, news: News) -> Undelivered | None:
-        message_id, body = message(self._hook, news, self._public_url)
+    def _made(self, news: News) -> tuple[str, bytes] | None:
+        """The message; None where none can be made of it, which no later attempt would change."""
+        try:
+            return message(self._hook, news, self._public_url)
+        except Exception:  # noqa: BLE001 - logged, and counted: one row must not hold up all that come after it
+            change = news.change
+            text = "webhook %r: no message can be made of %r of interrupt %s, so it was dropped"
+            _log.exception(text, self._hook, change.kind, change.interrupt_id)
+            return None
+
+    async def _deliver(self, message_id: str, body: bytes) -> Undelivered | None:
         # The receiver's clock is a real one, whatever ours is.
         headers = sign(self._hook.secret, message_id, int(time.time()), body)
         headers |= {"content-type": "application/json", "user-agent": "adjourn-webhooks/1"}
@@ -248,6 +261,10 @@ def _delivered(state: HookState, position: str) -> HookState:
     return replace(
         state, position=position, delivered=state.delivered + 1, attempts=0, failing_since=None, retry_at=0.0, error=""
     )
+
+
+def _unmade(state: HookState, position: str, now: float) -> HookState:
+    return replace(state, position=position, dropped=state.dropped + 1, dropped_at=now)
 
 
 def _missed(state: HookState, hook: Webhook, error: Undelivered, now: float) -> HookState:

@@ -158,12 +158,20 @@ def define(ai: Adjourn, log: list[Any]) -> None:
         finally:
             log.append("stopped")
 
-    @ai.tool(sequential=True)
-    async def alone(n: int) -> Any:
-        log.append(("enter", n))
-        await asyncio.sleep(0)
-        log.append(("leave", n))
+    inside: list[int] = []
+
+    async def stay(n: int) -> int:
+        inside.append(n)
+        most = 1
+        for _ in range(25):  # long enough for a neighbour to come in
+            most = max(most, len(inside))
+            await asyncio.sleep(0.01)
+        log.append((n, most))
+        inside.remove(n)
         return n
+
+    ai.tool(name="beside")(stay)
+    ai.tool(name="alone", sequential=True)(stay)
 
     @ai.tool()
     async def brief(n: int, ctx: ToolRunContext) -> Any:
