@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -166,11 +167,18 @@ class Agent:
     def connect(self, init: AgentInit | None = None) -> AgentSession:
         """Opens a session: a new one, a stored one by its id or one of its snapshots, or a client-managed state."""
         init = init or AgentInit()
-        for given in (init.session_id, init.snapshot_id, init.owner):
-            if given is not None and (given.startswith(INNER) or not _is_text(given)):
+        state = init.state.session_id if init.state is not None else None
+        for given in (init.session_id, init.snapshot_id, state):
+            if given is not None and not _is_id(given):
                 raise InvalidRequest(
-                    f"{given!r} is no id that a session can have (it is empty, no text, or begins with {INNER!r})"
+                    f"{_short(given)} is no id that a session can have: give 1 to 200 letters (a to z), digits and . : _ -, "
+                    f"not beginning with {INNER!r}"
                 )
+        if init.owner is not None and not _is_name(init.owner):
+            raise InvalidRequest(
+                f"{_short(init.owner)} is nobody's name: give an owner of 1 to 200 printable characters, not beginning with "
+                f"{INNER!r}"
+            )
         self._check_model()
         return AgentSession(self, init)
 
@@ -367,11 +375,24 @@ def _stored(options: AgentOptions, store: Store) -> AgentOptions:
     return changed(options, store=store)
 
 
-def _is_text(value: Any) -> bool:
-    try:
-        return bool(value.encode()) and "\0" not in value
-    except (AttributeError, UnicodeEncodeError):
+# They stand in addresses, terminals and logs.
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None and not value.startswith(INNER)
+
+
+def _is_name(value: Any) -> bool:
+    """Whether a person can read it as it is: nothing in it controls, hides or turns round what is beside it."""
+    if not isinstance(value, str) or not 1 <= len(value) <= 200 or value.startswith(INNER):
         return False
+    return all(c.isprintable() or c in "\u200c\u200d" for c in value)  # the joiners of Persian or Hindi are spelling
+
+
+def _short(value: Any) -> str:
+    shown = ascii(value)
+    return shown if len(shown) <= 80 else f"{shown[:80]}…"
 
 
 def _signature(secret: bytes, agent: str, state: SessionState) -> str:

@@ -6,33 +6,19 @@ from functools import partial
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from adjourn.clock import Clock
-from adjourn.errors import InvalidRequest, SessionBusy, SessionConflict, SessionNotFound, SessionPaused
+from adjourn.errors import InvalidRequest, SessionBusy, SessionNotFound, SessionPaused
 from adjourn.events import Event
 from adjourn.feed import Follower
+from adjourn.importing import FORMAT, Stored, take_in
 from adjourn.lease import transact
 from adjourn.ledger import INNER
-from adjourn.records import Batch, Decision, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, Snapshot
-from adjourn.settling import cancel, opened
+from adjourn.records import InterruptQuery, SessionQuery, SessionRecord, Snapshot
+from adjourn.settling import cancel
 from adjourn.store import Store, Tx
 from adjourn.timeline import Entry, Recorded, tell, timeline, watch
-
-FORMAT = 2
-
-
-class Stored(msgspec.Struct, frozen=True, rename="camel"):
-    """One exported session: one line of JSON. `batches` are by snapshot id; format 1 had all `events` of one in one list."""
-
-    format: int
-    session: SessionRecord
-    snapshots: Sequence[Snapshot]
-    interrupts: Sequence[InterruptRecord]
-    decisions: Sequence[Decision]
-    batches: dict[str, list[Batch]] = {}
-    events: dict[str, list[Event]] | UnsetType = UNSET
 
 
 class Shelf(Protocol):
@@ -160,7 +146,8 @@ class Archive:
     async def import_(self, lines: Iterable[bytes | str], store: Store) -> int:
         """Stores exported sessions; says how many.
 
-        Raises InvalidRequest for a line that is none, SessionConflict for an id that is taken.
+        Raises SessionConflict for a session that is there already, and InvalidRequest for a line that is none, would
+        overwrite what another session has, or shows another pause than its journal comes to. Lines before it stay stored.
         """
         count = 0
         for number, line in enumerate(lines, 1):
@@ -172,7 +159,12 @@ class Archive:
                 raise InvalidRequest(f"line {number} is no exported session: {e}. {count} were stored") from None
             if not 1 <= stored.format <= FORMAT:
                 raise InvalidRequest(f"line {number} has the format {stored.format}; this version reads 1 to {FORMAT}")
-            await transact(store, partial(_import, stored=stored, now=self._shelf.clock.now()))
+            try:
+                await transact(store, partial(take_in, stored=stored, now=self._shelf.clock.now()))
+            except InvalidRequest as e:
+                raise InvalidRequest(
+                    f"line {number} was refused, and nothing of it stored: {e}. {count} were stored before it"
+                ) from None
             count += 1
         return count
 
@@ -243,23 +235,3 @@ def _export(tx: Tx, session_id: str) -> Stored | None:
         tx.decisions(session_id=session_id),
         {s.id: tx.batches(s.id) for s in snapshots},
     )
-
-
-def _import(tx: Tx, stored: Stored, now: float) -> None:
-    if tx.session(stored.session.id) is not None:
-        raise SessionConflict(f"there is a session {stored.session.id!r} already; it was left as it is")
-    tx.put_session(stored.session)
-    for snapshot in stored.snapshots:
-        batches = stored.batches.get(snapshot.id, [])
-        if stored.events is not UNSET and (events := stored.events.get(snapshot.id)):
-            batches = [Batch(snapshot.updated, 0, events)]
-        tx.put_snapshot(replace(snapshot, batches=len(batches)))
-        for number, batch in enumerate(batches):
-            tx.add_events(snapshot.id, number, batch.events, batch.at, batch.epoch)
-    for row in stored.interrupts:
-        if row.status == "open":
-            opened(tx, row, now)
-        else:
-            tx.put_interrupt(row)
-    for decision in stored.decisions:
-        tx.put_decision(decision)

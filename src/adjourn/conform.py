@@ -2,7 +2,9 @@
 
 A pause keeps the schema its answer must fit. Whoever answers, perhaps in a process that never saw the tool's code, has
 no Python type to validate with, so this checks the schema itself: the keywords that pydantic and hand-written tool
-schemas use. Keywords it does not know are passed over, as the standard says.
+schemas use. Keywords it does not know, or that make no sense, are passed over, as the standard says of the former.
+
+A schema may come from anywhere, so it can cost no more than a number of steps: what is not checked by then is refused.
 """
 
 import math
@@ -14,14 +16,21 @@ from adjourn.parts import canonical
 
 Problem = Mapping[str, str]
 _REFS = 50  # references and alternatives in a row, without going into the value
+_STEPS = 100_000
 
 
 def problems(schema: Any, value: Any) -> list[Problem]:
     """What is wrong with `value`; empty where it fits."""
     try:
-        return _check(schema, value, "$", schema, 0)
+        return _Check(schema).check(schema, value, "$", 0)
     except RecursionError:
         return _bad("$", "is nested too deep")
+    except _TooMuch:
+        return _bad("$", f"cannot be checked: its schema needs more than {_STEPS} steps for it")
+
+
+class _TooMuch(Exception):
+    pass
 
 
 def _bad(path: str, message: str) -> list[Problem]:

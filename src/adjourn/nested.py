@@ -27,7 +27,7 @@ from adjourn.resume import decide
 from adjourn.session import AgentSession
 from adjourn.state import Turn
 from adjourn.store import Tx
-from adjourn.tool import AbortSignal, Interrupt, ToolRunContext
+from adjourn.tool import LONGEST_WAIT, AbortSignal, Interrupt, ToolRunContext
 from adjourn.turn import record
 
 _MAX_DEPTH = 10
@@ -171,7 +171,7 @@ async def _with(turn: AgentTurn, signal: AbortSignal) -> AgentOutput:
 def _surfaced(name: str, session: AgentSession) -> Interrupt:
     first = session.interrupts[0]
     pause = first.paused.pause
-    left = None if pause.expires_at is None else max(pause.expires_at - session.agent.clock.now(), 0.0)
+    left = None if pause.expires_at is None else pause.expires_at - session.agent.clock.now()
     interrupt = Interrupt(
         {
             "agent": name,
@@ -183,7 +183,7 @@ def _surfaced(name: str, session: AgentSession) -> Interrupt:
         },
         response=pause.response,
         allow=pause.allow,
-        expires_in=left,
+        expires_in=None if left is None else min(max(left, 0.0), LONGEST_WAIT),
     )
     interrupt.path = (name, *pause.path)
     interrupt.reason = pause.reason

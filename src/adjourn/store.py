@@ -319,19 +319,20 @@ class _MemoryTx:
 
     def put_decision(self, decision: Decision) -> None:
         store = self._store
-        if decision.id not in store.decision_rows:
+        row = (decision.interrupt_id, decision.id)
+        if row not in store.decision_rows:
             for index, key in (
                 (store.interrupt_decisions, decision.interrupt_id),
                 (store.session_decisions, decision.session_id),
             ):
-                self._put(index, key, (*index.get(key, ()), decision.id))
-        self._put(store.decision_rows, decision.id, decision)
+                self._put(index, key, (*index.get(key, ()), row))
+        self._put(store.decision_rows, row, decision)
 
     def decisions(
         self, *, interrupt_id: str | None = None, session_id: str | None = None, unapplied: bool = False
     ) -> list[Decision]:
         store = self._store
-        ids: Iterable[str] = store.decision_rows
+        ids: Iterable[tuple[str, str]] = store.decision_rows
         if interrupt_id is not None:
             ids = store.interrupt_decisions.get(interrupt_id, ())
         elif session_id is not None:
@@ -398,7 +399,7 @@ class MemoryStore:
         self.event_rows: dict[tuple[str, int], tuple[float | None, int, tuple[Event, ...]]] = {}
         self.interrupt_rows: dict[str, InterruptRecord] = {}
         self.session_interrupts: dict[str, tuple[str, ...]] = {}
-        self.decision_rows: dict[str, Decision] = {}
+        self.decision_rows: dict[tuple[str, str], Decision] = {}
         self.interrupt_decisions: dict[str, tuple[str, ...]] = {}
         self.session_decisions: dict[str, tuple[str, ...]] = {}
         self.feed: list[Change] = []

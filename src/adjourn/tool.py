@@ -23,13 +23,16 @@ R = TypeVar("R")
 OnError = Literal["raise", "model", "interrupt"]
 OnExpiry = Literal["decline", "fail"] | Mapping[Literal["respond"], Any]
 
+LONGEST_WAIT = 10 * 366 * 86_400.0
+"""The most seconds that a pause can wait for: ten years."""
+
 
 class Interrupt(BaseException):
     """Raise it in a tool to pause the call until somebody decides.
 
     `payload` is for whoever decides: any JSON value, model, dataclass, date, Decimal, UUID, Enum, set or bytes.
     `response` is the type (or JSON schema) an answer must have. `allow` are the decisions it takes besides declining.
-    After `expires_in` seconds nobody can decide any more and `on_expiry` holds: "decline" tells the model that nobody
+    After `expires_in` seconds (ten years at most) nobody can decide any more and `on_expiry` holds: "decline" tells the model that nobody
     decided, "fail" ends the turn, `{"respond": value}` gives a default. It derives from BaseException, so that a
     tool's `except Exception` or a retry decorator cannot swallow a pause. Raises NotJSON for a payload that is no JSON.
     """
@@ -48,8 +51,10 @@ class Interrupt(BaseException):
         self.response: Json = _response_schema(response)
         self.allow: tuple[Verb, ...] = _verbs(allow)
         given: Any = expires_in
-        if given is not None and not (isinstance(given, (int, float)) and 0 <= given < float("inf")):
-            raise DefinitionError(f"expires_in={expires_in!r}: give seconds, 0 or more, or None for never")
+        if given is not None and not (isinstance(given, (int, float)) and 0 <= given <= LONGEST_WAIT):
+            raise DefinitionError(
+                f"expires_in={expires_in!r}: give seconds, from 0 to ten years ({LONGEST_WAIT:.0f}), or None for never"
+            )
         self.expires_in = expires_in
         self.on_expiry: Json = _expiry(on_expiry)
         # Set where a nested agent's pause surfaces as its caller's.

@@ -199,7 +199,7 @@ async def test_json_that_is_nested_too_deeply_is_refused(people: People) -> None
         (b'["[[[[[["]', False),
         (rb'["\"[[[[[["]', False),
         (rb'["\\",[[[[', True),
-        (b'"[[[[[[', True),  # no JSON: refused either way
+        (b'"[[[[[[', False),  # no JSON: the parser refuses it, and finds nothing nested in it
         (b"]]]][[[", False),
     ],
     ids=["3", "4", "objects", "beside", "in text", "escaped quote", "escaped backslash", "open text", "closed first"],

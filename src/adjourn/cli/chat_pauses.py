@@ -135,7 +135,7 @@ def _named(waiting: list[AgentInterrupt], asked: Asked) -> tuple[AgentInterrupt,
             kind="unknown_interrupt",
             code=NOT_FOUND,
         )
-    if len(found) > 1 or len(waiting) > 1 and asked.name != "show":
+    if len(found) > 1 or (len(waiting) > 1 and asked.name != "show"):
         names = ", ".join(f"{short(i.id)} ({safe(i.name, 40)})" for i in found or waiting)
         raise Misuse(f"which one? {names}", kind="ambiguous", code=NOT_FOUND)
     return waiting[0], asked.rest or None

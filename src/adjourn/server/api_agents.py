@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 from litestar import Request, Response, Router, get, post
@@ -130,7 +131,7 @@ async def reply(
     done = await outcome(run.turn, seconds) if seconds or run.turn.done else None
     if done is not None:
         return Response(run_view(done), status_code=200)
-    where = href(request, f"/api/sessions/{run.session_id}")
+    where = href(request, f"/api/sessions/{quote(run.session_id, safe='')}")
     running = RunView(run.session_id, run.turn.snapshot_id, "running")
     return Response(running, status_code=202, headers={"location": where})
 

@@ -17,7 +17,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     `secret` signs cookies and links: without one (nor the application's own) a random one is made, and a restart signs
     everybody out. `public_url` is where people reach the server, for links. `root_path` is the prefix it is mounted
     under, where the outer application does not say; it begins with none of our own places, as /inbox and /api are.
-    `allowed_hosts` are the Host headers that are answered (None: any). `trusted_proxies` are addresses or networks whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    `allowed_hosts` are the Host headers that are answered (None: any). `trusted_proxies` are addresses or networks whose
+    X-Forwarded-For and X-Forwarded-Proto are believed.
     """
 
     secret: str | bytes | None = None
