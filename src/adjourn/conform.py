@@ -10,27 +10,54 @@ A schema may come from anywhere, so it can cost no more than a number of steps: 
 import math
 import re
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, cast
 
 from adjourn.parts import canonical
 
 Problem = Mapping[str, str]
 _REFS = 50  # references and alternatives in a row, without going into the value
-_STEPS = 100_000
+_STEPS = 100_000  # and these for each value within the value:
+_STEPS_EACH = 20
 
 
 def problems(schema: Any, value: Any) -> list[Problem]:
     """What is wrong with `value`; empty where it fits."""
     try:
-        return _Check(schema).check(schema, value, "$", 0)
+        return _check(schema, value, "$", _Root(schema, _STEPS + _STEPS_EACH * _size(value)), 0)
     except RecursionError:
         return _bad("$", "is nested too deep")
     except _TooMuch:
-        return _bad("$", f"cannot be checked: its schema needs more than {_STEPS} steps for it")
+        return _bad(
+            "$", "cannot be checked: its schema has so many alternatives within alternatives that it has no end"
+        )
 
 
 class _TooMuch(Exception):
     pass
+
+
+class _Root:
+    """The whole schema, and how many steps are left."""
+
+    __slots__ = ("left", "schema")
+
+    def __init__(self, schema: Any, left: int) -> None:
+        self.schema = schema
+        self.left = left
+
+    def spend(self, steps: int = 1) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise _TooMuch
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return 1 + sum(_size(v) for v in cast(Mapping[str, Any], value).values())
+    if isinstance(value, (list, tuple)):
+        return 1 + sum(_size(v) for v in cast(Sequence[Any], value))
+    return 1
 
 
 def _bad(path: str, message: str) -> list[Problem]:
@@ -54,32 +81,36 @@ def _is(kind: str, value: Any) -> bool:
     if kind in ("number", "integer"):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
-        return kind == "number" or (math.isfinite(value) and value == int(value))
+        return kind == "number" or (_is_finite(value) and value == int(value))
     return isinstance(value, _TYPES[kind])
 
 
-def _check(schema: Any, value: Any, path: str, root: Any, depth: int) -> list[Problem]:
-    if schema is True or schema is None:
-        return []
+def _check(schema: Any, value: Any, path: str, root: _Root, depth: int) -> list[Problem]:
+    root.spend()
     if schema is False:
         return _bad(path, "must not be given")
+    if not isinstance(schema, Mapping):
+        return []
     if depth > _REFS:
         return _bad(path, "has a schema that refers to itself without end")
     rules = cast(Mapping[str, Any], schema)
-    if "$ref" in rules:
-        found = _resolve(root, rules["$ref"])
+    ref: Any = rules.get("$ref")
+    if isinstance(ref, str):
+        found = _resolve(root.schema, ref)
         first = _check(found, value, path, root, depth + 1)
         rest = {k: v for k, v in rules.items() if k not in ("$ref", "$defs")}
         return first or _check(rest, value, path, root, depth + 1)
     kinds: Any = rules.get("type")
-    if kinds is not None:
-        allowed: Sequence[str] = [kinds] if isinstance(kinds, str) else kinds
-        if not any(_is(k, value) for k in allowed):
-            return _bad(path, f"must be {' or '.join(allowed)}, not {_named(value)}")
+    allowed: Sequence[Any] = [kinds] if isinstance(kinds, str) else _listed(rules, "type")
+    if allowed and all(isinstance(k, str) for k in allowed) and not any(_is(k, value) for k in allowed):
+        return _bad(path, f"must be {' or '.join(allowed)}, not {_named(value)}")
     if "const" in rules and _same(rules["const"]) != _same(value):
         return _bad(path, f"must be {rules['const']!r}")
-    if "enum" in rules and _same(value) not in [_same(v) for v in rules["enum"]]:
-        return _bad(path, f"must be one of {', '.join(repr(v) for v in rules['enum'])}")
+    if isinstance(rules.get("enum"), (list, tuple)):
+        members: Sequence[Any] = rules["enum"]
+        root.spend(len(members))
+        if _same(value) not in [_same(v) for v in members]:
+            return _bad(path, f"must be one of {', '.join(repr(v) for v in members)}")
     out = _combined(rules, value, path, root, depth)
     if isinstance(value, str):
         out += _text(rules, value, path)
@@ -90,6 +121,29 @@ def _check(schema: Any, value: Any, path: str, root: Any, depth: int) -> list[Pr
     elif isinstance(value, (list, tuple)):
         out += _array(rules, cast(Sequence[Any], value), path, root, depth)
     return out
+
+
+def _listed(rules: Mapping[str, Any], keyword: str) -> Sequence[Any]:
+    given: Any = rules.get(keyword)
+    return cast(Sequence[Any], given) if isinstance(given, (list, tuple)) else ()
+
+
+def _mapped(rules: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
+    given: Any = rules.get(keyword)
+    return cast(Mapping[str, Any], given) if isinstance(given, Mapping) else {}
+
+
+def _amount(rules: Mapping[str, Any], keyword: str) -> float | None:
+    given: Any = rules.get(keyword)
+    is_one = isinstance(given, (int, float)) and not isinstance(given, bool) and _is_finite(given)
+    return given if is_one else None
+
+
+def _matches(pattern: Any, text: str) -> bool:
+    try:
+        return re.search(pattern, text) is not None
+    except (re.error, TypeError, OverflowError):
+        return True
 
 
 def _same(value: Any) -> bytes:
@@ -122,20 +176,20 @@ def _resolve(root: Any, ref: str) -> Any:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(node, Mapping):
             node = cast(Mapping[str, Any], node).get(name, True)
-        elif isinstance(node, list) and name.isdigit() and int(name) < len(cast(list[Any], node)):
+        elif isinstance(node, list) and name.isdecimal() and len(name) < 9 and int(name) < len(cast(list[Any], node)):
             node = cast(list[Any], node)[int(name)]
         else:
             return True
     return node
 
 
-def _combined(rules: Mapping[str, Any], value: Any, path: str, root: Any, depth: int) -> list[Problem]:
+def _combined(rules: Mapping[str, Any], value: Any, path: str, root: _Root, depth: int) -> list[Problem]:
     out: list[Problem] = []
-    for sub in rules.get("allOf", ()):
+    for sub in _listed(rules, "allOf"):
         out += _check(sub, value, path, root, depth + 1)
     for keyword in ("anyOf", "oneOf"):
-        if keyword in rules:
-            found = [_check(sub, value, path, root, depth + 1) for sub in rules[keyword]]
+        if isinstance(rules.get(keyword), (list, tuple)):
+            found = [_check(sub, value, path, root, depth + 1) for sub in _listed(rules, keyword)]
             fits = sum(not f for f in found)
             if not fits:
                 # The branch that fails deepest is most likely the one that was meant.
@@ -148,61 +202,79 @@ def _combined(rules: Mapping[str, Any], value: Any, path: str, root: Any, depth:
 
 
 def _text(rules: Mapping[str, Any], value: str, path: str) -> list[Problem]:
-    if len(value) < rules.get("minLength", 0):
-        return _bad(path, f"must have at least {rules['minLength']} characters")
-    if "maxLength" in rules and len(value) > rules["maxLength"]:
-        return _bad(path, f"must have at most {rules['maxLength']} characters")
-    if "pattern" in rules and not re.search(rules["pattern"], value):
+    out = _length(rules, len(value), "Length", "characters", path)[:1]
+    if not out and "pattern" in rules and not _matches(rules["pattern"], value):
         return _bad(path, f"must match {rules['pattern']}")
-    return []
+    return out
+
+
+def _length(rules: Mapping[str, Any], length: int, what: str, named: str, path: str) -> list[Problem]:
+    least, most = _amount(rules, f"min{what}"), _amount(rules, f"max{what}")
+    out: list[Problem] = []
+    if least is not None and length < least:
+        out += _bad(path, f"must have at least {least} {named}")
+    if most is not None and length > most:
+        out += _bad(path, f"must have at most {most} {named}")
+    return out
 
 
 def _number(rules: Mapping[str, Any], value: float, path: str) -> list[Problem]:
-    if "minimum" in rules and value < rules["minimum"]:
-        return _bad(path, f"must be at least {rules['minimum']}")
-    if "maximum" in rules and value > rules["maximum"]:
-        return _bad(path, f"must be at most {rules['maximum']}")
-    if "exclusiveMinimum" in rules and value <= rules["exclusiveMinimum"]:
-        return _bad(path, f"must be more than {rules['exclusiveMinimum']}")
-    if "exclusiveMaximum" in rules and value >= rules["exclusiveMaximum"]:
-        return _bad(path, f"must be less than {rules['exclusiveMaximum']}")
-    step = rules.get("multipleOf")
-    if step and abs(value / step - round(value / step)) > 1e-9:
+    least, most = _amount(rules, "minimum"), _amount(rules, "maximum")
+    above, below = _amount(rules, "exclusiveMinimum"), _amount(rules, "exclusiveMaximum")
+    if least is not None and value < least:
+        return _bad(path, f"must be at least {least}")
+    if most is not None and value > most:
+        return _bad(path, f"must be at most {most}")
+    if above is not None and value <= above:
+        return _bad(path, f"must be more than {above}")
+    if below is not None and value >= below:
+        return _bad(path, f"must be less than {below}")
+    step = _amount(rules, "multipleOf")
+    if step and not _is_multiple(value, step):
         return _bad(path, f"must be a multiple of {step}")
     return []
 
 
-def _object(rules: Mapping[str, Any], value: Mapping[str, Any], path: str, root: Any, depth: int) -> list[Problem]:
-    known: Mapping[str, Any] = rules.get("properties", {})
-    out = [p for name in rules.get("required", ()) if name not in value for p in _bad(f"{path}.{name}", "is required")]
-    patterns: Mapping[str, Any] = rules.get("patternProperties", {})
+def _is_multiple(value: float, step: float) -> bool:
+    try:
+        times = value / step
+        return abs(times - round(times)) <= 1e-9
+    except (OverflowError, ValueError):  # more than a float can hold, or no number at all
+        return _is_finite(value) and (_exact(value) / _exact(step)).denominator == 1
+
+
+def _is_finite(value: float) -> bool:
+    return isinstance(value, int) or math.isfinite(value)  # an integer may be more than a float can hold
+
+
+def _exact(value: float) -> Fraction:
+    return Fraction(value if isinstance(value, int) else repr(value))  # 0.1 as it is written
+
+
+def _object(rules: Mapping[str, Any], value: Mapping[str, Any], path: str, root: _Root, depth: int) -> list[Problem]:
+    known, patterns = _mapped(rules, "properties"), _mapped(rules, "patternProperties")
+    needed = [name for name in _listed(rules, "required") if isinstance(name, str)]
+    out = [p for name in needed if name not in value for p in _bad(f"{path}.{name}", "is required")]
     names = rules.get("propertyNames", True)
     for name, item in value.items():
         here = f"{path}.{name}"
         out += _check(names, name, here, root, depth + 1)
-        matched = [sub for pattern, sub in patterns.items() if re.search(pattern, name)]
+        matched = [sub for pattern, sub in patterns.items() if _matches(pattern, name)]
         for sub in [*([known[name]] if name in known else []), *matched]:
             out += _check(sub, item, here, root, 0)
         if name not in known and not matched:
             sub = rules.get("additionalProperties", True)
             out += _bad(here, "there is no such field") if sub is False else _check(sub, item, here, root, 0)
-    if len(value) < rules.get("minProperties", 0):
-        out += _bad(path, f"must have at least {rules['minProperties']} fields")
-    if "maxProperties" in rules and len(value) > rules["maxProperties"]:
-        out += _bad(path, f"must have at most {rules['maxProperties']} fields")
-    return out
+    return out + _length(rules, len(value), "Properties", "fields", path)
 
 
-def _array(rules: Mapping[str, Any], value: Sequence[Any], path: str, root: Any, depth: int) -> list[Problem]:
+def _array(rules: Mapping[str, Any], value: Sequence[Any], path: str, root: _Root, depth: int) -> list[Problem]:
     out: list[Problem] = []
-    first: Sequence[Any] = rules.get("prefixItems", ())
+    first = _listed(rules, "prefixItems")
     for i, item in enumerate(value):
         sub = first[i] if i < len(first) else rules.get("items", True)
         out += _check(sub, item, f"{path}[{i}]", root, 0)
-    if len(value) < rules.get("minItems", 0):
-        out += _bad(path, f"must have at least {rules['minItems']} items")
-    if "maxItems" in rules and len(value) > rules["maxItems"]:
-        out += _bad(path, f"must have at most {rules['maxItems']} items")
+    out += _length(rules, len(value), "Items", "items", path)
     if rules.get("uniqueItems") and len({_same(v) for v in value}) < len(value):
         out += _bad(path, "must not have the same item twice")
     return out

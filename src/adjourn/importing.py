@@ -82,7 +82,9 @@ def _check_rows(stored: Stored) -> None:
     rows: list[Snapshot | InterruptRecord | Decision] = [*stored.snapshots, *stored.interrupts, *stored.decisions]
     for row in rows:
         if row.session_id != session.id:
-            raise InvalidRequest(f"{row.id!r} says that it belongs to the session {row.session_id!r}, not {session.id!r}")
+            raise InvalidRequest(
+                f"{row.id!r} says that it belongs to the session {row.session_id!r}, not {session.id!r}"
+            )
     _check_ids(stored)
     _check_times(stored)
     for kind, ids in (

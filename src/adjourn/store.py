@@ -400,8 +400,8 @@ class MemoryStore:
         self.interrupt_rows: dict[str, InterruptRecord] = {}
         self.session_interrupts: dict[str, tuple[str, ...]] = {}
         self.decision_rows: dict[tuple[str, str], Decision] = {}
-        self.interrupt_decisions: dict[str, tuple[str, ...]] = {}
-        self.session_decisions: dict[str, tuple[str, ...]] = {}
+        self.interrupt_decisions: dict[str, tuple[tuple[str, str], ...]] = {}
+        self.session_decisions: dict[str, tuple[tuple[str, str], ...]] = {}
         self.feed: list[Change] = []
         self.marks: dict[str, str] = {}
         self._lock = threading.RLock()

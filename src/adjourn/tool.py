@@ -32,9 +32,10 @@ class Interrupt(BaseException):
 
     `payload` is for whoever decides: any JSON value, model, dataclass, date, Decimal, UUID, Enum, set or bytes.
     `response` is the type (or JSON schema) an answer must have. `allow` are the decisions it takes besides declining.
-    After `expires_in` seconds (ten years at most) nobody can decide any more and `on_expiry` holds: "decline" tells the model that nobody
-    decided, "fail" ends the turn, `{"respond": value}` gives a default. It derives from BaseException, so that a
-    tool's `except Exception` or a retry decorator cannot swallow a pause. Raises NotJSON for a payload that is no JSON.
+    After `expires_in` seconds (ten years at most) nobody can decide any more and `on_expiry` holds: "decline" tells the
+    model that nobody decided, "fail" ends the turn, `{"respond": value}` gives a default. It derives from BaseException,
+    so that a tool's `except Exception` or a retry decorator cannot swallow a pause. Raises NotJSON for a payload that is
+    no JSON.
     """
 
     def __init__(

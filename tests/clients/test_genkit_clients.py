@@ -21,6 +21,8 @@ pytestmark = pytest.mark.xdist_group("genkit_clients")
 HERE = Path(__file__).parent
 PLACE = HERE.parent.parent / ".genkit"
 Steps = Mapping[str, Any]
+GUESTS = ("guest", "guestTools")
+"""Steps with an agent that keeps nothing. The Python client takes no state that is signed, and the server no other."""
 
 
 def command(client: str) -> tuple[list[str], Path]:
@@ -76,7 +78,10 @@ def paused(*amounts: int, refs: tuple[str, ...] = ("r0",)) -> dict[str, Any]:
 
 def test_every_step_ran_to_its_end(ran: Ran) -> None:
     assert len(ran.steps) >= 24
-    assert {name: s["thrown"] for name, s in ran.steps.items() if isinstance(s, dict) and "thrown" in s} == {}
+    unfit = GUESTS if ran.client == "python" else ()
+    assert {
+        n: s["thrown"] for n, s in ran.steps.items() if isinstance(s, dict) and "thrown" in s and n not in unfit
+    } == {}
 
 
 def test_a_message_gets_its_reply(ran: Ran) -> None:
@@ -203,7 +208,15 @@ def test_state_and_artifacts_stream(ran: Ran) -> None:
     assert step["artifacts"] == ["hello"]
 
 
+def test_a_client_that_cannot_carry_a_signature_is_told_so(ran: Ran) -> None:
+    if ran.client == "python":
+        assert all("not signed by this application" in ran.steps[name]["thrown"] for name in GUESTS)
+
+
 def test_a_client_that_keeps_the_state_itself_pauses_and_goes_on(ran: Ran) -> None:
+    if ran.client == "python":
+        pytest.skip("the Python client takes no state that is signed")
+
     def kept(step: dict[str, Any]) -> dict[str, Any]:
         return {**step, "hasSnapshot": False}
 
@@ -218,6 +231,8 @@ def test_a_client_that_keeps_the_state_itself_pauses_and_goes_on(ran: Ran) -> No
 
 
 def test_a_client_that_keeps_the_state_itself_goes_on_after_tools_ran(ran: Ran) -> None:
+    if ran.client == "python":
+        pytest.skip("the Python client takes no state that is signed")
     step = ran.steps["guestTools"]
     assert step["last"] == {**said("you said thanks"), "hasSnapshot": False}
     assert step["state"] == {"notes": ["hello", "again"]}

@@ -297,3 +297,73 @@ def test_a_long_but_finite_chain_of_a_recursive_type_fits() -> None:
     for _ in range(60):
         chain = {"v": 1, "kids": [chain]}
     assert faults(TypeShape(Tree).schema, chain) == []
+
+
+@pytest.mark.parametrize(
+    "schema,value,expected",
+    [
+        ({"multipleOf": 0.01}, 1e308, []),
+        ({"multipleOf": 0.3}, 1e308, ["$: must be a multiple of 0.3"]),
+        ({"multipleOf": 5e-324}, 10**400, []),
+        ({"type": "integer", "maximum": 10**400}, 10**400, []),
+        ({"multipleOf": 0.5}, float("inf"), ["$: must be a multiple of 0.5"]),
+        ({"multipleOf": 0.5}, float("nan"), ["$: must be a multiple of 0.5"]),
+    ],
+    ids=["cents", "thirds", "a huge integer", "a huge bound", "infinity", "no number"],
+)
+def test_a_number_whose_quotient_no_float_can_hold_is_checked_exactly(
+    schema: Any, value: Any, expected: list[str]
+) -> None:
+    assert faults(schema, value) == expected
+
+
+@pytest.mark.parametrize(
+    "keyword,given",
+    [
+        ("type", 5), ("type", [5]), ("type", [["string"]]), ("type", {}), ("enum", 3), ("enum", "abc"), ("pattern", "(("),
+        ("pattern", 5), ("pattern", "a{99999999999999999999}"), ("minLength", "x"), ("maxLength", None), ("minLength", True),
+        ("minimum", "1"), ("maximum", []), ("exclusiveMinimum", {}), ("exclusiveMaximum", None), ("multipleOf", "2"),
+        ("multipleOf", 0), ("minItems", "x"), ("maxItems", float("nan")), ("uniqueItems", 0), ("items", 5), ("items", []),
+        ("prefixItems", 5), ("properties", [1]), ("patternProperties", {"((": False}), ("patternProperties", 1),
+        ("required", 5), ("required", [5, {}]), ("additionalProperties", "no"), ("propertyNames", 1), ("minProperties", "x"),
+        ("maxProperties", "x"), ("allOf", 1), ("anyOf", {}), ("oneOf", "x"), ("allOf", [5, "x"]), ("not", False), ("$ref", 5),
+        ("$ref", "#/anyOf/\u00b2"), ("$ref", "#/anyOf/99999999999"),
+    ],
+    ids=lambda v: repr(v)[:30],
+)  # fmt: skip
+def test_a_keyword_that_makes_no_sense_is_passed_over_and_is_no_crash(keyword: str, given: Any) -> None:
+    schema = {"anyOf": [True], keyword: given}
+    if keyword == "patternProperties" and given != 1:
+        schema[keyword] = {"((": True}  # it matches every name, so that what it wants is not skipped
+    for value in ("abc", 2, 2.5, [1, 2], {"a": 1}, None, True):
+        assert faults(schema, value) == []
+
+
+def test_a_pattern_that_cannot_be_read_does_not_take_away_what_it_asks_for() -> None:
+    assert faults({"patternProperties": {"((": {"type": "null"}}}, {"a": 1}) == ["$.a: must be null, not integer"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"},
+        {"not": {"$ref": "#/$defs/a"}, "$defs": {"a": {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}}},
+        {"enum": [0] * 100_100},
+    ],
+    ids=["any of itself twice", "not one of itself twice", "a hundred thousand values"],
+)
+def test_a_schema_that_asks_for_too_many_steps_refuses_the_value_and_ends(schema: Any) -> None:
+    (fault,) = faults(schema, 0)
+    assert "cannot be checked" in fault
+
+
+def test_a_large_value_may_take_as_many_steps_as_it_needs() -> None:
+    line = {"sku": "A", "qty": 1, "note": None}
+    assert faults(TypeShape(list[Line]).schema, [line] * 20_000) == []
+
+
+def test_a_value_that_is_nested_deeper_than_can_be_followed_is_refused_and_not_a_crash() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert faults({"type": "array"}, deep) == ["$: is nested too deep"]

@@ -97,7 +97,7 @@ async def serve(
     engine.apply(ai)
     auth, settings = Auth.from_environment(), ServerSettings.from_environment(os.environ)
     config: Any = uvicorn.Config(create_app(ai, auth, settings=settings), log_config=None, **uvicorn_options(settings))
-    bound = _bind(listening)
+    bound = bind(listening)
     url = settings.public_url or _url(listening, bound)
     announce(auth, settings, url)
     _ready(shell, url, listening)
@@ -126,7 +126,8 @@ def _ready(shell: Shell, url: str, listening: Listening) -> None:
     sys.stdout.flush()
 
 
-def _bind(listening: Listening) -> socket.socket:
+def bind(listening: Listening) -> socket.socket:
+    """The socket to serve at. Raises Misuse."""
     try:
         if listening.uds is not None:
             _make_room(listening.uds)

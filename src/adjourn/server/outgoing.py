@@ -100,8 +100,10 @@ def _carried(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
 def _shown(url: object) -> str:
     """A URL as errors and logs may have it: the scheme and the host. Paths and queries of webhooks are often secrets."""
     scheme, found, rest = str(url).partition("://")
-    host = "" if "@" in rest else re.split(r"[/?#]", rest)[0]  # before an @ there may be a password
-    return f"{scheme}://{host}/…" if found else "the URL"
+    if not found:
+        return "the URL"
+    host = "" if "@" in rest else re.split(r"[/?#]", rest)[0] + "/"  # before an @ there may be a password
+    return f"{scheme}://{host}…"
 
 
 class _Unnamed(logging.Filter):

@@ -16,7 +16,7 @@ _TEXT = 4_000
 _ENTRIES = 100
 _NODES = 600
 _DEPTH = 6
-_STEPS = 2_000_000
+_STEPS = 3_000_000
 """Of comparing words with words, in all the texts of a page. Made to be slow, two texts of 4,000 letters take billions."""
 
 
