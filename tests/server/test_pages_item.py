@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from adjourn import Adjourn, AgentInit, MemoryStore
+from adjourn.lease import transact
 from adjourn.server import Server
 from adjourn.store import Decision
 from adjourn.testing import FakeClock, ScriptedModel, call
@@ -91,9 +93,16 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}\u202
 
 
 async def test_hostile_text_is_shown_for_what_it_is_everywhere(desk: Desk) -> None:
-    page = await desk.open("send", {"to": HOSTILE, "body": HOSTILE}, HOSTILE)
+    page = await desk.open("send", {"to": HOSTILE, "body": HOSTILE})
     item = f"/inbox/{await desk.id_of(page)}"
-    session = (await desk.row(page)).session_id
+    row = await desk.row(page)
+    session = row.session_id
+
+    def rename(tx: Any) -> None:  # as an owner of old may be called; a session with such a one is refused by now
+        tx.put_session(replace(tx.session(session), owner=HOSTILE))
+        tx.put_interrupt(replace(row, owner=HOSTILE))
+
+    await transact(desk.ai.stores()[0], rename)
     for address in (item, "/inbox", f"/sessions/{session}", "/sessions"):
         page = await desk.root.get(address)
         assert "<script>alert" not in page.html
