@@ -26,6 +26,9 @@ def spent(turn: Turn) -> TurnEnded | None:
                 return _limit(field, f"the model got {n} {kind} of tool {tool!r} back and mended none")
     if limits.output_errors is not None and counts.output_errors > limits.output_errors:
         return _limit("output_errors", f"the model gave {counts.output_errors} replies that do not fit the output type")
+    # Where a sibling failed, a pause past its bound is answered without the turn resting on it: `stuck` never saw it.
+    if limits.repeats is not None and counts.pauses and (n := max(counts.pauses.values())) > limits.repeats + 1:
+        return _limit("repeats", f"a call paused {n} times with the same input and payload")
     if limits.identical_calls is not None and counts.identical:
         n = max(counts.identical.values())
         if n > limits.identical_calls:
