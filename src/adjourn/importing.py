@@ -7,7 +7,7 @@ another. So nothing that is stored is overwritten, and each pause that waits mus
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -195,13 +195,6 @@ def _calls(event: Event) -> Sequence[str]:
 # -- what is shown is what runs --------------------------------------------------------------------------------------
 
 
-class _Replayed(NamedTuple):
-    """The calls that are paused at a snapshot by interrupt, and the inputs that they were seen with on the way there."""
-
-    paused: Mapping[str, Call]
-    inputs: Mapping[str, Sequence[Json]]
-
-
 def _check_waiting(tx: Tx, stored: Stored) -> None:
     rows, inner = {r.id: r for r in stored.interrupts}, stored.session.id.startswith(INNER)
     unapplied = [d for d in stored.decisions if not d.applied]
@@ -226,8 +219,8 @@ def _check_waiting(tx: Tx, stored: Stored) -> None:
         if row.path:
             _check_inward(tx, row)
     if inner:
-        for snapshot_id, turn in replayed.items():
-            _check_outward(tx, snapshot_id, turn.paused, at)
+        for snapshot_id, paused in replayed.items():
+            _check_outward(tx, snapshot_id, paused, at)
 
 
 def _has_turn(snapshot: Snapshot) -> bool:
@@ -243,40 +236,33 @@ def _from(stored: Stored, snapshot_id: str) -> set[str]:
     return found
 
 
-def _replayed(stored: Stored, snapshot: Snapshot, at: Mapping[str, Snapshot]) -> _Replayed:
+def _replayed(stored: Stored, snapshot: Snapshot, at: Mapping[str, Snapshot]) -> Mapping[str, Call]:
+    """The calls that are paused at a snapshot, by interrupt."""
     chain = [snapshot]
     while not chain[0].folded and chain[0].parent_id is not None:
         chain.insert(0, at[chain[0].parent_id])
     turn = stand(Loaded(stored.session, chain, ()), Limits()).turn
     assert turn is not None
-    inputs: dict[str, list[Json]] = {}
     events = (e for s in chain if s.turn_id == snapshot.turn_id for b in stored.batches.get(s.id, ()) for e in b.events)
     try:
         for event in events:
             turn = record(turn, event)
-            for call in turn.paused:
-                assert call.pause is not None
-                inputs.setdefault(call.pause.id, []).append(call.input)
     except Exception as e:  # noqa: BLE001 - a journal that nobody wrote can break any rule of a turn
         raise InvalidRequest(f"what happened up to the snapshot {snapshot.id!r} cannot have happened: {e!r}") from None
-    return _Replayed({c.pause.id: c for c in turn.paused if c.pause is not None}, inputs)
+    return {c.pause.id: c for c in turn.paused if c.pause is not None}
 
 
 def _check_row(
-    session: SessionRecord, row: InterruptRecord, behind: Iterable[str], replayed: Mapping[str, _Replayed]
+    session: SessionRecord, row: InterruptRecord, behind: Iterable[str], replayed: Mapping[str, Mapping[str, Call]]
 ) -> None:
-    calls = [c for i in behind if (c := replayed[i].paused.get(row.id)) is not None]
+    calls = [c for i in behind if (c := replayed[i].get(row.id)) is not None]
     if not calls:
         raise InvalidRequest(f"the interrupt {row.id!r} waits, but no call of its session does")
-    inputs = [c.input for c in calls]
-    if row.reopened:  # it is shown with the input of its first time
-        inputs = [v for r in replayed.values() for v in r.inputs.get(row.id, ())]
-    fitting = [canonical(v) == canonical(row.input) for v in inputs]
-    good = any(fitting) if row.reopened else all(fitting)
-    own = (row.call_id, row.tool, row.ref, row.agent, *_asked(row))
+    good = True
+    own = (row.call_id, row.tool, row.ref, row.agent, row.input, *_asked(row))
     for call in calls:
         assert call.pause is not None
-        theirs = (call.id, call.request.name, call.request.ref, session.agent, *_asked(call.pause))
+        theirs = (call.id, call.request.name, call.request.ref, session.agent, call.input, *_asked(call.pause))
         good = good and canonical(own) == canonical(theirs)
     if not good or row.input_digest != digest(row.tool, row.input, row.version):
         raise InvalidRequest(f"the interrupt {row.id!r} is not the call that its session waits with")

@@ -18,6 +18,7 @@ from adjourn import (
     NotJSON,
     StaleInterrupt,
     ToolFailed,
+    ToolRunContext,
     UnknownInterrupt,
     VerbNotAllowed,
 )
@@ -281,8 +282,6 @@ async def test_ten_pauses_in_a_row_are_each_listed_and_answerable(world: World) 
 
 
 async def test_a_failing_tool_after_a_decision_is_the_turns_failure_and_the_pause_is_open_again(world: World) -> None:
-    from adjourn import ToolRunContext
-
     def define(p: Process) -> None:
         @p.ai.tool()
         async def book(ctx: ToolRunContext) -> str:
@@ -459,3 +458,32 @@ async def test_the_pauses_of_one_message_are_listed_in_the_order_of_its_calls() 
     await ai.define_agent("asker", store=MemoryStore()).connect().send("go").output
     page = await ai.inbox.list()
     assert [row.input["n"] for row in page.items] == list(range(8))
+
+
+async def test_a_pause_that_is_reopened_after_an_edited_input_shows_what_would_run_now(world: World) -> None:
+    ran: list[int] = []
+
+    def define(p: Process) -> None:
+        @p.ai.tool()
+        async def book(seats: int, ctx: ToolRunContext) -> str:
+            if not ctx.is_resumed():
+                raise Interrupt
+            ran.append(seats)
+            raise RuntimeError("full")
+
+    process, session = await paused(world, call("book", {"seats": 2}), define=define)
+    shown = await process.ai.inbox.get(session.interrupts[0].id)
+    accepted = await process.ai.inbox.restart(shown.id, replace_input={"seats": 3}, by="ann")
+    assert accepted.turn is not None
+    with pytest.raises(ToolFailed):
+        await accepted.turn.output
+    again = await process.ai.inbox.get(shown.id)
+    assert (again.status, again.input) == ("open", {"seats": 3})
+    assert again.input_digest != shown.input_digest
+    with pytest.raises(StaleInterrupt):  # decided by somebody who still looks at the first input
+        await process.ai.inbox.restart(shown.id, expect=shown.version_tag, by="ben")
+    second = await process.ai.inbox.restart(shown.id, expect=again.version_tag, by="ben")
+    assert second.turn is not None
+    with pytest.raises(ToolFailed):
+        await second.turn.output
+    assert ran == [3, 3]
