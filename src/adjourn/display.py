@@ -49,7 +49,7 @@ def one_line(text: str, limit: int = 200) -> str:
 def show_json(value: Any, *, limit: int | None = None) -> str:
     """A JSON value as indented text, as `visible` shows it. What is invisible is escaped as JSON does, so it stays JSON."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return visible(_SUSPECT.sub(_escaped, text) if not text.isascii() else text, limit=limit)
+    return visible(_SUSPECT.sub(_escaped, text), limit=limit)
 
 
 def summary(tool: str, value: Any, limit: int = 120) -> str:

@@ -99,7 +99,7 @@ class Shop:
         kept = {
             k: v
             for k, v in os.environ.items()
-            if not k.startswith("ADJOURN_") and k not in ("NO_COLOR", "EDITOR", "VISUAL")
+            if not k.startswith("ADJOURN_") and k not in ("NO_COLOR", "EDITOR", "VISUAL", "COLUMNS", "LINES")
         }
         return {**kept, "SHOP_FOLDER": str(self.folder), "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1", **more}
 

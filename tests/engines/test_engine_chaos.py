@@ -48,4 +48,4 @@ def check(report: dict[str, Any]) -> None:
         else:
             assert times == 1, effect
     assert set(report["winners"]) <= {"1"}, "each interrupt has one decision that counts"
-    assert set(report["troubles"]) >= {"kill", "stop_temporal", "stop_postgres"}
+    assert set(report["troubles"]) == {"kill", "freeze", "stop_temporal", "stop_postgres"}

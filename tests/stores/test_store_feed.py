@@ -245,11 +245,29 @@ def test_a_transaction_that_is_given_up_holds_nothing_back_for_ever(postgres: Pl
 
     store = postgres.open()
     with psycopg.connect(postgres.dsn) as other:
+        other.execute(f"SELECT FROM {postgres.name}.changes".encode())
         other.execute("SELECT pg_current_xact_id()")
         do(store, lambda tx: tx.add_change(change_sample("behind")))
         assert feed(store) == []
         other.rollback()
     assert [c.interrupt_id for c in feed(store)] == ["behind"]
+
+
+@pytest.mark.postgres
+def test_a_long_transaction_of_somebody_else_on_the_same_server_holds_nothing_up(postgres: Place) -> None:
+    import psycopg
+
+    store = postgres.open()
+    with psycopg.connect(postgres.dsn) as other:
+        other.execute("CREATE TEMPORARY TABLE theirs (n integer)")
+        other.execute("INSERT INTO theirs VALUES (1)")
+        do(store, lambda tx: tx.add_change(change_sample("seen")))
+        (seen,) = feed(store)
+        assert seen.interrupt_id == "seen"
+        assert do(store, lambda tx: tx.position(), read=True) == seen.position
+        other.execute("INSERT INTO theirs VALUES (2)")
+        do(store, lambda tx: tx.add_change(change_sample("next")))
+        assert [c.interrupt_id for c in feed(store, seen.position)] == ["next"]
 
 
 @pytest.mark.postgres

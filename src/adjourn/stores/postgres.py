@@ -289,7 +289,10 @@ class _Attempt:
         q = self._server.statements
         with db.pipeline():
             db.execute(q["begin_read" if self._read else "begin"])
-            number = None if self._read else db.execute(q["transaction"])
+            number = None
+            if not self._read:
+                db.execute(q["known"])  # before it has a number
+                number = db.execute(q["transaction"])
             self.result = self._work(PostgresTx(db, q, read=self._read))
             if number is not None:
                 row = number.fetchone()

@@ -212,17 +212,62 @@ SELECT id, interrupt_id, session_id, body FROM $schema.decisions ORDER BY n;
 INSERT INTO $schema.changes (kind, interrupt_id, session_id, at, decision_id) VALUES ($1, $2, $3, $4, $5);
 
 -- name: changes
+-- Transactions end in another order than their numbers, so a row is read once nothing of ours can come before it any more.
+-- The last condition is the lowest number that may still do so: of this transaction, and of those that ran when the snapshot
+-- was taken, without the ones that hold no lock on this table. Ours hold one from before they have a number until they end,
+-- so somebody else's long transaction on the same server holds nothing up. One counts as somebody else's only if it still
+-- runs after its locks were looked at: then none of them had been let go of.
 -- A position above all numbers that this server ever gave is another server's: after it comes everything.
 SELECT xid::text || '.' || n::text, kind, interrupt_id, session_id, at, decision_id FROM $schema.changes
 WHERE (xid, n) > (
     CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN $1::text::xid8 ELSE '0'::xid8 END, $2::bigint
-  ) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+  ) AND xid < (
+    WITH held AS MATERIALIZED (
+      SELECT locktype, transactionid, virtualtransaction, database, relation FROM pg_locks WHERE granted
+    ), judged AS MATERIALIZED (
+      SELECT x, EXISTS (
+        SELECT FROM held AS it WHERE it.locktype = 'transactionid' AND it.transactionid = x::xid AND NOT EXISTS (
+          SELECT FROM held AS ours WHERE ours.virtualtransaction = it.virtualtransaction AND ours.locktype = 'relation'
+            AND ours.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND ours.relation = '$schema.changes'::regclass
+        )
+      ) AS other FROM pg_snapshot_xip(pg_current_snapshot()) AS x
+    )
+    SELECT least(
+      pg_current_xact_id_if_assigned(),
+      coalesce(
+        (SELECT x FROM judged WHERE NOT (other AND pg_xact_status(x) = 'in progress') ORDER BY x LIMIT 1),
+        pg_snapshot_xmax(pg_current_snapshot())
+      )
+    )
+  )
 ORDER BY xid, n LIMIT $3;
 
 -- name: position
+-- The end of what `changes` gives, by the same condition.
 -- That of a row and not of the snapshot: a server that crashed gives the numbers of what it had not kept to others.
 SELECT xid::text || '.' || n::text FROM $schema.changes
-WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid DESC, n DESC LIMIT 1;
+WHERE xid < (
+    WITH held AS MATERIALIZED (
+      SELECT locktype, transactionid, virtualtransaction, database, relation FROM pg_locks WHERE granted
+    ), judged AS MATERIALIZED (
+      SELECT x, EXISTS (
+        SELECT FROM held AS it WHERE it.locktype = 'transactionid' AND it.transactionid = x::xid AND NOT EXISTS (
+          SELECT FROM held AS ours WHERE ours.virtualtransaction = it.virtualtransaction AND ours.locktype = 'relation'
+            AND ours.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND ours.relation = '$schema.changes'::regclass
+        )
+      ) AS other FROM pg_snapshot_xip(pg_current_snapshot()) AS x
+    )
+    SELECT least(
+      pg_current_xact_id_if_assigned(),
+      coalesce(
+        (SELECT x FROM judged WHERE NOT (other AND pg_xact_status(x) = 'in progress') ORDER BY x LIMIT 1),
+        pg_snapshot_xmax(pg_current_snapshot())
+      )
+    )
+  )
+ORDER BY xid DESC, n DESC LIMIT 1;
 
 -- name: drop_changes
 WITH gone AS (
@@ -256,6 +301,10 @@ BEGIN ISOLATION LEVEL READ COMMITTED;
 
 -- name: begin_read
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+
+-- name: known
+-- By this lock, which is in nobody's way, a transaction is known as one of ours: see `changes`.
+LOCK TABLE $schema.changes IN ROW SHARE MODE;
 
 -- name: transaction
 -- By this number the server can be asked later whether the transaction was committed, as long as it has not been started
