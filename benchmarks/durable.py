@@ -36,7 +36,7 @@ class Floor:
         self.db.execute("PRAGMA synchronous=FULL")
         self.db.execute("CREATE TABLE t (id TEXT PRIMARY KEY, data BLOB) WITHOUT ROWID")
 
-    async def pause_restart(self) -> None:
+    def commits(self) -> None:
         for _ in range(COMMITS):
             self.db.execute("BEGIN IMMEDIATE")
             for _row in range(3):
@@ -76,8 +76,8 @@ class Adjourned:
     async def pause(self) -> Any:
         return (await self.agent.connect().send("how is it?").output).interrupts[0]
 
-    async def pause_restart(self) -> None:
-        output = await (await self.pause()).restart().output
+    async def resume(self, paused: Any) -> None:
+        output = await paused.restart().output
         assert output.text == "done", output
 
 
@@ -107,13 +107,16 @@ class LangGraph:
         saver = AsyncSqliteSaver(await aiosqlite.connect(self.folder / "langgraph.db"))
         self.agent = create_agent(Instant(), [careful], checkpointer=saver)
 
-    async def pause_restart(self) -> None:
-        from langgraph.types import Command
-
+    async def pause(self) -> Any:
         if self.agent is None:
             await self._open()
         config: Any = {"configurable": {"thread_id": str(next(self.threads))}}
         await self.agent.ainvoke({"messages": [("user", "how is it?")]}, config, durability="exit")
+        return config
+
+    async def resume(self, config: Any) -> None:
+        from langgraph.types import Command
+
         state = await self.agent.ainvoke(Command(resume="yes"), config, durability="exit")
         assert state["messages"][-1].content == "done"
 
@@ -121,8 +124,33 @@ class LangGraph:
 CANDIDATES: dict[str, Callable[[Path], Any]] = {"floor": Floor, "adjourn": Adjourned, "langgraph": LangGraph}
 
 
+async def one_by_one(candidate: Any, many: int) -> list[float]:
+    """Seconds of each pause and restart."""
+    walls: list[float] = []
+    for _ in range(many):
+        start = time.perf_counter()
+        if isinstance(candidate, Floor):
+            candidate.commits()
+        else:
+            await candidate.resume(await candidate.pause())
+        walls.append(time.perf_counter() - start)
+    return walls
+
+
+async def at_once(candidate: Any, many: int) -> list[float]:
+    """Seconds until all have paused, and until all are done after that."""
+    start = time.perf_counter()
+    paused = await asyncio.gather(*[candidate.pause() for _ in range(many)])
+    middle = time.perf_counter()
+    await asyncio.gather(*[candidate.resume(p) for p in paused])
+    return [middle - start, time.perf_counter() - middle]
+
+
+MEASURES: dict[str, Callable[[Any, int], Awaitable[list[float]]]] = {"one": one_by_one, "all": at_once}
+
+
 def work(name: str) -> None:
-    """The worker: one JSON list of seconds for each number that it reads."""
+    """The worker: one JSON list of seconds for each measure and number that it reads."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -131,44 +159,51 @@ def work(name: str) -> None:
             candidate = CANDIDATES[name](Path(folder))
             loop = asyncio.get_running_loop()
             while line := await loop.run_in_executor(None, sys.stdin.readline):
-                walls: list[float] = []
-                for _ in range(int(line)):
-                    start = time.perf_counter()
-                    await candidate.pause_restart()
-                    walls.append(time.perf_counter() - start)
-                print(json.dumps(walls), file=replies, flush=True)
+                measure, many = line.split()
+                print(json.dumps(await MEASURES[measure](candidate, int(many))), file=replies, flush=True)
 
     asyncio.run(serve())
 
 
-def side_by_side(rounds: int) -> None:
-    workers: dict[str, subprocess.Popen[str]] = {}
-    for name in CANDIDATES:
-        python = str(PEER_PYTHON) if name == "langgraph" and PEER_PYTHON.exists() else sys.executable
-        command = [python, "-m", "benchmarks.durable", "--worker", name]
-        env = {**os.environ, "PYTHONPATH": "src" + os.pathsep + os.environ.get("PYTHONPATH", "")}
-        workers[name] = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
-        )
-    found: dict[str, list[list[float]]] = {name: [] for name in workers}
-    names = list(workers)
+class Workers:
+    """A process for each candidate. One that cannot run, for want of its package say, answers with nothing."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        for name in CANDIDATES:
+            python = str(PEER_PYTHON) if name == "langgraph" and PEER_PYTHON.exists() else sys.executable
+            command = [python, "-m", "benchmarks.durable", "--worker", name]
+            env = {**os.environ, "PYTHONPATH": "src" + os.pathsep + os.environ.get("PYTHONPATH", "")}
+            self._processes[name] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+            )
+
+    def ask(self, name: str, measure: str, many: int) -> list[float]:
+        process = self._processes[name]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(f"{measure} {many}\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline() or "[]")
+        except (BrokenPipeError, OSError):
+            return []
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            if process.stdin is not None:
+                process.stdin.close()
+            process.wait()
+
+
+def side_by_side(workers: Workers, rounds: int) -> None:
+    found: dict[str, list[list[float]]] = {name: [] for name in CANDIDATES}
+    names = list(CANDIDATES)
     for number in range(rounds + 1):
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            worker = workers[name]
-            assert worker.stdin is not None
-            assert worker.stdout is not None
-            try:
-                worker.stdin.write("10\n")
-                worker.stdin.flush()
-                walls = json.loads(worker.stdout.readline() or "[]")
-            except (BrokenPipeError, OSError):
-                walls = []
+            walls = workers.ask(name, "one", 10)
             if number and walls:  # the first round warms up
                 found[name].append(walls)
-    for worker in workers.values():
-        if worker.stdin is not None:
-            worker.stdin.close()
-        worker.wait()
     print("| | median ms | min ms | median of the rounds' ratios to Adjourn |\n| --- | --- | --- | --- |")
     for name, blocks in found.items():
         if not blocks:
@@ -177,9 +212,24 @@ def side_by_side(rounds: int) -> None:
         walls = sorted(itertools.chain.from_iterable(blocks))
         pairs = zip(blocks, found["adjourn"], strict=False)
         ratio = statistics.median(statistics.median(a) / statistics.median(b) for a, b in pairs)
-        print(
-            f"| {CANDIDATES[name].label} | {statistics.median(walls) * 1e3:.2f} | {walls[0] * 1e3:.2f} | {ratio:.2f} |"
-        )  # type: ignore[attr-defined]
+        label: str = getattr(CANDIDATES[name], "label", name)
+        print(f"| {label} | {statistics.median(walls) * 1e3:.2f} | {walls[0] * 1e3:.2f} | {ratio:.2f} |")
+
+
+def in_flight(workers: Workers, flights: int, many: int = 1000) -> None:
+    print(f"\n| {many:,} sessions in flight | paused and restarted a second, median | best |\n| --- | --- | --- |")
+    rates: dict[str, list[float]] = {"adjourn": [], "langgraph": []}
+    for _ in range(flights):
+        for name, found in rates.items():
+            if walls := workers.ask(name, "all", many):
+                found.append(many / sum(walls))
+    for name, found in rates.items():
+        label: str = getattr(CANDIDATES[name], "label", name)
+        if found:
+            print(f"| {label} | {statistics.median(found):,.0f} | {max(found):,.0f} |")
+    if rates["langgraph"]:
+        ratio = statistics.median(a / b for a, b in zip(*rates.values(), strict=True))
+        print(f"\nin flight, median of the rounds' ratios: {ratio:.1f}")
 
 
 def written() -> int:
@@ -226,13 +276,6 @@ async def many(stored: int) -> None:
         beside = await each(50, one.pause)
         ratio = statistics.median(beside) / statistics.median(fresh)
         print(f"a new session beside {stored:,} stored ones: {ratio:.2f} times what it costs in an empty store")
-        start = time.perf_counter()
-        paused = await asyncio.gather(*[one.pause() for _ in range(1000)])
-        outputs = await asyncio.gather(*[p.restart().output for p in paused])
-        assert all(o.text == "done" for o in outputs)
-        print(
-            f"1,000 durable sessions in flight: {1000 / (time.perf_counter() - start):,.0f} paused and restarted a second"
-        )
         one.store.close()
 
 
@@ -240,12 +283,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worker", default="")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--flights", type=int, default=3)
     parser.add_argument("--stored", type=int, default=10_000)
     args = parser.parse_args()
     if args.worker:
         work(args.worker)
         return
-    side_by_side(args.rounds)
+    workers = Workers()
+    side_by_side(workers, args.rounds)
+    in_flight(workers, args.flights)
+    workers.close()
     asyncio.run(growth())
     asyncio.run(many(args.stored))
 

@@ -121,16 +121,18 @@ def save(tx: Tx, write: Write) -> Saved:
     leg = replace(leg, epoch=session.epoch, batches=leg.batches + bool(write.events))
     waiting = session.waiting
     settled: list[InterruptRecord] = []
+    taken: set[str] = set()
     for event in write.events:
         if isinstance(event, (Responded, Restarted, Declined, Expired)):
             waiting -= _take(tx, write, event, settled)
+            taken.add(event.interrupt)
     inner = leg.session_id.startswith(INNER)  # its pauses are shown, and settled, by the session around it
     if not inner and any(isinstance(e, (ToolInterrupted, ToolRaised, Forked)) for e in write.events):
         _open_interrupts(tx, write, leg)
     still_open = frozenset([c.pause.id for c in write.turn.paused if c.pause is not None])
     gone = leg.open - still_open
     if gone:
-        _cancel(tx, gone, now)
+        _cancel(tx, gone - taken, now)
     leg = replace(leg, open=still_open)
     news: Sequence[Decision] = ()
     if waiting > 0 and write.rest is not None:
@@ -138,9 +140,9 @@ def save(tx: Tx, write: Write) -> Saved:
     rest = None if news and isinstance(write.rest, Paused) else write.rest
     if isinstance(write.rest, Finished) and waiting > 0:
         waiting -= _drop_waiting(tx, leg, gone)
+    tx.put_snapshot(_snapshot(tx, write, leg, rest))
     if write.events:
         tx.add_events(leg.snapshot_id, leg.batches - 1, write.events, now, leg.epoch)
-    tx.put_snapshot(_snapshot(tx, write, leg, rest))
     session = replace(
         session,
         updated=now,

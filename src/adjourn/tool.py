@@ -353,25 +353,33 @@ async def _in_thread(body: Callable[[], Any]) -> Any:
     """Runs it in a thread of its own: a body that never returns must not keep others from starting, nor Python from ending."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
+    work = (loop, future, contextvars.copy_context(), body)
+    threading.Thread(target=_threaded, args=work, name="adjourn-tool", daemon=True).start()
+    try:
+        return await future
+    finally:
+        del future, work  # as in `_stoppable`
 
-    def settle(value: Any, error: BaseException | None) -> None:
-        if not future.done():
-            future.set_result(value) if error is None else future.set_exception(error)
 
-    def run() -> None:
-        value, error = None, None
-        try:
-            value = context.run(body)
-        except BaseException as e:  # noqa: BLE001 - also an Interrupt; it belongs to whoever waits
-            error = e
-        try:
-            loop.call_soon_threadsafe(settle, value, error)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+def _threaded(
+    loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]", context: contextvars.Context, body: Callable[[], Any]
+) -> None:
+    value, error = None, None
+    try:
+        value = context.run(body)
+    except BaseException as e:  # noqa: BLE001 - also an Interrupt; it belongs to whoever waits
+        error = e
+    try:
+        loop.call_soon_threadsafe(_settle, future, value, error)
+    except RuntimeError:
+        pass  # the loop is closed: nobody waits any more
+    finally:
+        del future, error
 
-    threading.Thread(target=run, name="adjourn-tool", daemon=True).start()
-    return await future
+
+def _settle(future: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
+    if not future.done():
+        future.set_result(value) if error is None else future.set_exception(error)
 
 
 RAN_ON = "the tool ran on"
@@ -399,6 +407,8 @@ async def _stoppable(body: Awaitable[Any], late: Callable[[Any], None]) -> Any:
         if ran_on:
             raise asyncio.CancelledError(RAN_ON) from None
         raise
+    finally:
+        del task  # it holds what was raised, whose traceback holds this frame: together they would wait for the collector
 
 
 def _ended_late(late: Callable[[Any], None], task: asyncio.Future[Any]) -> None:

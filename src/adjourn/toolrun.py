@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from adjourn.errors import InvalidRequest, NotJSON
@@ -44,16 +45,12 @@ class Run:
             setting.context,
             setting.session,
             setting.signal or AbortSignal(),
-            self._progress,
+            partial(_report, setting, call),  # not a method: a run and its context that hold each other outlive the turn
         )
 
     @property
     def alone(self) -> bool:
         return self.tool is not None and self.tool.options.sequential
-
-    def _progress(self, fraction: float | None, text: str) -> None:
-        if self._setting.sink is not None:
-            self._setting.sink(Progress(self.call.id, self.call.request.name, fraction, text))
 
     async def prepare(self) -> Outcome | None:
         """Checks the arguments and the gate: what keeps the body from running, or None where it is to run."""
@@ -186,6 +183,11 @@ class Run:
             return Outcome(ToolRaised(self.call.id, info, "model", took))
         info = ErrorInfo("INTERNAL", f"tool {tool.name!r} failed: {text}", "ToolFailed", {"tool": tool.name})
         return Outcome(ToolRaised(self.call.id, info, "caller", took), error)
+
+
+def _report(setting: Setting, call: Call, fraction: float | None, text: str) -> None:
+    if setting.sink is not None:
+        setting.sink(Progress(call.id, call.request.name, fraction, text))
 
 
 def _parts(content: Sequence[Any]) -> list[Part]:

@@ -194,9 +194,12 @@ async def test_a_late_result_is_told_where_it_was_given(world: World) -> None:
     assert process.store is not None
     end = process.store.subscribe(stored.set)
     release.set()
-    assert await asyncio.to_thread(stored.wait, 60)
-    end()
     entries = await told(world, session.id)
+    while entries[-1].at == entries[0].at:  # the bell may still ring for the abort
+        assert await asyncio.to_thread(stored.wait, 60)
+        stored.clear()
+        entries = await told(world, session.id)
+    end()
     late = entries[-1]
     assert (late.facts["output"], late.at - entries[0].at) == ("after all", 5)
     assert "gave a result after it had been closed" in late.title
