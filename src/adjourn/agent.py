@@ -103,6 +103,10 @@ class AgentOptions:
             raise DefinitionError(
                 f"on_message_while_paused={self.on_message_while_paused!r}: give 'refuse', 'decline' or 'queue'"
             )
+        for name, kind, wanted in (("system", str, "a text"), ("limits", Limits, "Limits(...)")):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, kind):
+                raise DefinitionError(f"{name}={given!r}: give {wanted}")
 
 
 class SnapshotView:

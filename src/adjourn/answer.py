@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from adjourn.errors import DefinitionError, VerbNotAllowed
 from adjourn.events import Decided, Declined, Json, Pause, Responded, Restarted, Verb
-from adjourn.parts import OURS, Metadata, Part, ToolRequest, ToolResponse, fresh, to_json
+from adjourn.parts import OURS, Metadata, Part, ToolRequest, ToolResponse, as_metadata, fresh, to_json
 from adjourn.state import Turn
 from adjourn.transcript import read_call
 
@@ -141,7 +141,8 @@ class PausedCall:
 
     def respond(self, output: Any, *, metadata: Metadata | None = None) -> Answer:
         """The tool does not run; `output` is its result. Raises NotJSON where that is no JSON."""
-        return Answer(Responded(self.id, to_json(output, "response"), metadata), self)
+        given = as_metadata(metadata, "response metadata")
+        return Answer(Responded(self.id, to_json(output, "response"), given), self)
 
     def restart(self, metadata: Any = None, *, replace_input: Any = UNSET, after: float = 0.0) -> Answer:
         """The tool runs again and reads `metadata` as `ctx.resumed_metadata`.

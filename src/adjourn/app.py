@@ -1,7 +1,7 @@
 """`Adjourn`: models, tools, agents and the inbox of one application, in one place."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from adjourn.agent import Agent, AgentOptions, CustomAgent, TurnContext, WhilePaused
@@ -16,6 +16,7 @@ from adjourn.generation import (
     Resumption,
     StreamHandle,
     items_of,
+    listed,
     run_generate,
     start,
     tools_by_name,
@@ -63,7 +64,7 @@ class Adjourn:
     ) -> None:
         self.models = ModelRegistry(plugins)
         self.default_model = model
-        self.limits = limits or Limits()
+        self.limits = _limits(limits)
         self.observers: Sequence[Observer] = tuple(observers)
         self.clock = clock
         self.tools: dict[str, Tool[..., Any]] = {}
@@ -300,6 +301,8 @@ class Adjourn:
 
     def pick_tools(self, tools: Tools) -> Mapping[str, Tool[..., Any]]:
         """Tools by name, from tools, names and plain functions. Raises UnknownTool, DuplicateName."""
+        if isinstance(tools, (str, Tool)) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"tools= takes a list of tools, not {tools!r}: tools=[{_named(tools)}]")
         return tools_by_name([self._pick(t) for t in tools])
 
     def _pick(self, given: Any) -> Tool[..., Any]:
@@ -313,6 +316,16 @@ class Adjourn:
         if callable(given):
             return Tool(given)
         raise DefinitionError(f"tools= takes tools, names of tools and functions, not {given!r}")
+
+
+def _named(tool: Any) -> str:
+    return repr(tool) if isinstance(tool, str) else getattr(tool, "name", getattr(tool, "__name__", "..."))
+
+
+def _limits(limits: Limits | None) -> Limits:
+    if limits is not None and not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"limits={limits!r}: give Limits(...)")
+    return limits or Limits()
 
 
 def _secrets(secret: str | bytes | Sequence[str | bytes] | None) -> Sequence[bytes]:
@@ -348,7 +361,7 @@ class _Call:
         context: Any = None,
         abort_signal: AbortSignal | None = None,
     ) -> None:
-        limits = limits or app.limits
+        limits = _limits(limits or app.limits)
         items = items_of(resume_respond, resume_restart)
         self.app = app
         self.resumption: Resumption | None = None
@@ -356,7 +369,7 @@ class _Call:
             if prompt is not None:
                 raise DefinitionError("a resume takes no prompt: answer the pause first, then say more")
             if messages is not None:
-                messages = with_system(list(messages), system)
+                messages = with_system(listed(messages), system)
             self.resumption = Resumption(messages, items, limits)
             if tools is None and self.resumption.round is not None:
                 tools = self.resumption.round.tools
@@ -394,6 +407,9 @@ class _Call:
                     tell_refused_items(self.app.observers, self.resumption.items, e)
                 raise
         return await run_generate(self.setting, turn or self.turn, self.resumption, self.tools)
+
+
+_Call.__init__.__qualname__ = "generate"  # what an unknown argument is refused by
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:

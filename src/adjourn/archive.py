@@ -1,5 +1,7 @@
 """Stored sessions as a whole: list, delete, purge, export and import."""
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -9,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from adjourn.clock import Clock
+from adjourn.engine import Deed, Engine
 from adjourn.errors import InvalidRequest, SessionBusy, SessionNotFound, SessionPaused
 from adjourn.events import Event
 from adjourn.feed import Follower
@@ -18,13 +21,22 @@ from adjourn.ledger import INNER
 from adjourn.records import InterruptQuery, SessionQuery, SessionRecord, Snapshot
 from adjourn.settling import cancel
 from adjourn.store import Store, Tx
-from adjourn.timeline import Entry, Recorded, tell, timeline, watch
+from adjourn.timeline import Entry, Recorded, Told, tell, timeline, watch, works
+
+_log = logging.getLogger("adjourn.engine")
+
+_ENGINE_SECONDS = 3.0
+_RECOUNTED = 20
+"""So many turns the engine is asked about, the newest."""
 
 
 class Shelf(Protocol):
     """The application, as far as the archive needs it."""
 
     clock: Clock
+
+    @property
+    def engine(self) -> Engine | None: ...
 
     def stores(self) -> Sequence[Store]: ...
 
@@ -70,12 +82,31 @@ class Archive:
         return sum([await transact(store, lambda tx: tx.count(query), read=True) for store in self._shelf.stores()])
 
     async def timeline(self, session_id: str) -> Sequence[Entry]:
-        """What happened in a session, oldest first, as a person reads it. Raises SessionNotFound."""
+        """What happened in a session, oldest first, as a person reads it. Raises SessionNotFound.
+
+        Of turns that an engine ran, it has what the engine remembers of them as well, where it answers in a few seconds.
+        """
         for store in self._shelf.stores():
             told = await transact(store, partial(tell, session_id=session_id), read=True)
             if told is not None:
-                return timeline(told)
+                return timeline(told, *await self._recount(told))
         raise _unknown(session_id)
+
+    async def _recount(self, told: Told) -> tuple[Sequence[Deed], str]:
+        """What the engine says of the newest turns that it ran; or why it says nothing. The store has what counts."""
+        engine, asked = self._shelf.engine, works(told)
+        if not asked:
+            return (), ""
+        if engine is None:
+            return (), "this application has no engine"
+        ours = [work for work, legs in asked.items() if any(s.engine == engine.holder for s in legs)]
+        if not ours:
+            return (), "another engine ran these turns"
+        try:
+            return await asyncio.wait_for(engine.recount(ours[-_RECOUNTED:]), _ENGINE_SECONDS), ""
+        except Exception as e:  # noqa: BLE001 - whatever its client raises where nobody answers
+            _log.warning("the engine was not asked about session %s: %s", told.session.id, e)
+            return (), f"it did not answer ({type(e).__name__})"
 
     async def watch(self, session_id: str, after: str | None = None) -> AsyncGenerator[Recorded, None]:
         """The session's journal behind the id `after`, and then what comes, from whichever process.

@@ -8,12 +8,12 @@ A schema may come from anywhere, so it can cost no more than a number of steps: 
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, cast
 
 from adjourn.parts import canonical
+from adjourn.pattern import matches
 
 Problem = Mapping[str, str]
 _REFS = 50  # references and alternatives in a row, without going into the value
@@ -27,10 +27,8 @@ def problems(schema: Any, value: Any) -> list[Problem]:
         return _check(schema, value, "$", _Root(schema, _STEPS + _STEPS_EACH * _size(value)), 0)
     except RecursionError:
         return _bad("$", "is nested too deep")
-    except _TooMuch:
-        return _bad(
-            "$", "cannot be checked: its schema has so many alternatives within alternatives that it has no end"
-        )
+    except _TooMuch as e:
+        return _bad("$", f"cannot be checked: {e}")
 
 
 class _TooMuch(Exception):
@@ -49,7 +47,7 @@ class _Root:
     def spend(self, steps: int = 1) -> None:
         self.left -= steps
         if self.left < 0:
-            raise _TooMuch
+            raise _TooMuch("its schema has so many alternatives within alternatives that it has no end")
 
 
 def _size(value: Any) -> int:
@@ -113,7 +111,7 @@ def _check(schema: Any, value: Any, path: str, root: _Root, depth: int) -> list[
             return _bad(path, f"must be one of {', '.join(repr(v) for v in members)}")
     out = _combined(rules, value, path, root, depth)
     if isinstance(value, str):
-        out += _text(rules, value, path)
+        out += _text(rules, value, path, root)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         out += _number(rules, value, path)
     elif isinstance(value, Mapping):
@@ -139,11 +137,14 @@ def _amount(rules: Mapping[str, Any], keyword: str) -> float | None:
     return given if is_one else None
 
 
-def _matches(pattern: Any, text: str) -> bool:
-    try:
-        return re.search(pattern, text) is not None
-    except (re.error, TypeError, OverflowError):
+def _matches(pattern: Any, text: str, root: _Root) -> bool:
+    if not isinstance(pattern, str):
         return True
+    root.spend(1 + len(text) // 1000)
+    found = matches(pattern, text)
+    if found == "unknown":
+        raise _TooMuch(f"trying the pattern {pattern[:100]} of its schema on such a text may have no end")
+    return found
 
 
 def _same(value: Any) -> bytes:
@@ -201,9 +202,9 @@ def _combined(rules: Mapping[str, Any], value: Any, path: str, root: _Root, dept
     return out
 
 
-def _text(rules: Mapping[str, Any], value: str, path: str) -> list[Problem]:
+def _text(rules: Mapping[str, Any], value: str, path: str, root: _Root) -> list[Problem]:
     out = _length(rules, len(value), "Length", "characters", path)[:1]
-    if not out and "pattern" in rules and not _matches(rules["pattern"], value):
+    if not out and "pattern" in rules and not _matches(rules["pattern"], value, root):
         return _bad(path, f"must match {rules['pattern']}")
     return out
 
@@ -259,7 +260,7 @@ def _object(rules: Mapping[str, Any], value: Mapping[str, Any], path: str, root:
     for name, item in value.items():
         here = f"{path}.{name}"
         out += _check(names, name, here, root, depth + 1)
-        matched = [sub for pattern, sub in patterns.items() if _matches(pattern, name)]
+        matched = [sub for pattern, sub in patterns.items() if _matches(pattern, name, root)]
         for sub in [*([known[name]] if name in known else []), *matched]:
             out += _check(sub, item, here, root, 0)
         if name not in known and not matched:

@@ -1,4 +1,5 @@
-"""What providers' dialects have in common: schemas with their references written out, keywords dropped, tool names mapped.
+"""What providers' dialects have in common: schemas with their references written out, keywords dropped, tool names mapped,
+settings read.
 
 What a dialect cannot express is told when a tool or an output is defined, by an error that names it, the place in it, the
 provider, and what to do (`Subject.refused`).
@@ -7,11 +8,12 @@ provider, and what to do (`Subject.refused`).
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from adjourn.errors import SignatureError
-from adjourn.parts import digest
+from adjourn.parts import convert, digest
 
+T = TypeVar("T")
 Schema = Mapping[str, Any]
 Path = tuple[str, ...]
 """Where in a schema: names of properties, "[]" for what a list holds, "{}" for the values of a dict."""
@@ -32,6 +34,25 @@ class Subject:
 def _place(path: Path) -> str:
     shown = "".join([p if p in ("[]", "{}") else f".{p}" for p in path]).removeprefix(".")
     return f", at {shown!r}" if shown else ""
+
+
+def read_settings(given: Any, kind: type[T], others: Mapping[str, str] | None = None) -> T:
+    """The settings as this kind of struct, from one or from a dict with its names in snake or camel case.
+
+    `others` maps names that other providers have for a setting to its own, so that one dict serves several. Raises
+    InvalidRequest, naming the field, for what is none.
+    """
+    if isinstance(given, kind):
+        return given
+    if isinstance(given, Mapping):
+        plain = {_snake(str(k)): v for k, v in cast(Mapping[Any, Any], given).items()}
+        renamed = {ours: plain.pop(theirs) for theirs, ours in (others or {}).items() if theirs in plain}
+        given = {**renamed, **plain}
+    return convert({} if given is None else given, kind)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda m: "_" + m[1].lower(), name)
 
 
 def inline_references(schema: Schema, subject: Subject) -> dict[str, Any]:

@@ -10,7 +10,7 @@ on a thin turn what it would decide on the whole one, since its rules compare co
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -72,6 +72,17 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     live: str = ""
 
 
+class Deed(msgspec.Struct, frozen=True):
+    """One thing that an engine did for a turn, as it remembers it. `work` is the id of the `Work`; `facts` are ids, names and
+    numbers, never what was said.
+    """
+
+    work: str
+    at: float
+    title: str
+    facts: dict[str, Json] = {}
+
+
 class Line(Protocol):
     """Where the live news of one leg arrive, as far as they do.
 
@@ -98,6 +109,10 @@ class Engine(Protocol):
 
     async def listen(self, watcher: Watcher | None) -> Line:
         """A line for one leg; its chunks go to the watcher."""
+        ...
+
+    async def recount(self, works: Sequence[str]) -> Sequence[Deed]:
+        """What it did for the work with these ids, oldest first, as far as it remembers. Raises what its client raises."""
         ...
 
     async def aclose(self) -> None: ...
@@ -223,6 +238,7 @@ def end_leg(tx: Tx, snapshot_id: str, limits: Limits, reason: str, now: float, l
     leg = Leg(
         row.session_id, row.id, row.turn_id, row.agent, loaded.session.holder or "", row.created, row.parent_id,
         loaded.session.owner, 0, row.batches, row.branch, open=open_in(turn), force=True, trace=row.trace,
+        engine=row.engine, ran=row.ran,
     )  # fmt: skip
     place = place_of(tx, leg)
     after = record(turn, end) if turn.ended is None else turn

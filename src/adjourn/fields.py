@@ -200,7 +200,7 @@ class _Builder:
         children = tuple(
             self.field(sub, name, required=name in needed, depth=depth + 1) for name, sub in properties.items()
         )
-        if any(set(name) & set(".[]@?#$") for name in properties):
+        if any(set(name) & set(".[]@?#$^") for name in properties):
             return field  # such names would make two paths look the same
         return replace(field, kind="object", children=children)
 

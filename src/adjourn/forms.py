@@ -1,9 +1,10 @@
 """Forms out of JSON schemas, and answers out of filled-in forms: for the inbox page and the prompts of the command line.
 
 A form is a tree of fields, and what was typed into it is a flat mapping from names to texts, as browsers send it. The
-name of an input is the path of its value as errors have it (`$.lines[0].sku`), with four marks: `path?` is present when
-an optional group or list is given at all, `path#` is how many rows a list has, `path@` is which alternative of a union
-was chosen, and the inputs of alternative 1 begin with `path@1`.
+name of an input is the path of its value as errors have it (`$.lines[0].sku`), with five marks: `path?` is present when
+an optional group or list is given at all, `path#` is how many rows a list has, `path^` is which row of the value that the
+form was filled with this row was, `path@` is which alternative of a union was chosen, and the inputs of alternative 1 begin
+with `path@1`.
 
 What is typed is read by these rules: a text left empty is not given where it may be left out, is null where it must be
 given but may be null, and is the empty text elsewhere. Everything else left empty is not given, or null likewise.
@@ -12,7 +13,7 @@ given but may be null, and is the empty text elsewhere. Everything else left emp
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any, TypeAlias, cast
 
@@ -25,8 +26,8 @@ from adjourn.fields import Choice, Field, Json, Kind, compact, form_of
 from adjourn.parts import to_json
 
 __all__ = [
-    "Choice", "Data", "Field", "Kind", "Reading", "check", "fill", "form_of", "read_form", "read_json", "read_text",
-    "row_count", "rows_in_all", "with_row", "within_rows", "without_row",
+    "Choice", "Data", "Field", "Kind", "Reading", "check", "fields_in_all", "fill", "form_of", "is_too_large", "read_form",
+    "read_json", "read_text", "row_count", "rows_in_all", "with_row", "within_bounds", "without_row",
 ]  # fmt: skip
 
 Data: TypeAlias = Mapping[str, Sequence[str]]
@@ -35,6 +36,8 @@ MAX_ROWS = 200
 """Of one list."""
 MAX_ROWS_IN_ALL = 2_000
 """Of all lists of a form: with lists in lists, a few hundred letters could ask for millions of rows."""
+MAX_FIELDS_IN_ALL = 6_000
+"""Of a form with all its rows: each row may have many."""
 _INSIDE = "@"  # marks, while reading, a union with an error inside; no path ends so
 _NOTHING: Mapping[str, Any] = {}
 
@@ -80,6 +83,8 @@ def _fill(field: Field, value: Json | UnsetType, path: str, out: dict[str, list[
         out[path + "#"] = [str(len(rows))]
         assert field.item is not None
         for i, row in enumerate(rows):
+            if given:
+                out[f"{path}[{i}]^"] = [str(i)]
             _fill(field.item, row, f"{path}[{i}]", out)
     elif field.kind == "many":
         out[path] = [compact(v) for v in cast(Sequence[Any], value)] if isinstance(value, (list, tuple)) else []
@@ -128,6 +133,10 @@ def read_form(field: Field, data: Data, initial: Json | UnsetType = UNSET) -> Re
     if rows_in_all(data) > MAX_ROWS_IN_ALL:
         return Reading(
             UNSET, {"$": f"has more than {MAX_ROWS_IN_ALL:,} rows in all its lists; take some out, or give JSON"}
+        )
+    if fields_in_all(field, data) > MAX_FIELDS_IN_ALL:
+        return Reading(
+            UNSET, {"$": f"has more than {MAX_FIELDS_IN_ALL:,} fields in all its rows; take some out, or give JSON"}
         )
     errors: dict[str, str] = {}
     value = _read(field, data, "$", "$", initial, errors)
@@ -210,7 +219,7 @@ def _integer(field: Field, text: str) -> int:
     return _bounded(plain)
 
 
-def _number(field: Field, text: str) -> int | float:
+def _decimal(field: Field, text: str) -> int | float:
     plain = text.strip().replace("\u2212", "-").removeprefix("+")
     if re.fullmatch(r"-?[0-9]{1,18}", plain):
         return int(plain)
@@ -269,7 +278,7 @@ def _string(field: Field, text: str) -> str:
 
 
 _READERS: Mapping[Kind, Callable[[Field, str], Json]] = {
-    "string": _string, "text": _string, "integer": _integer, "number": _number, "boolean": _boolean, "choice": _chosen,
+    "string": _string, "text": _string, "integer": _integer, "number": _decimal, "boolean": _boolean, "choice": _chosen,
     "date": _date, "time": _time, "datetime": _datetime, "json": lambda _, text: read_json(text),
 }  # fmt: skip
 
@@ -333,7 +342,8 @@ def _read_list(
     held = cast(Sequence[Any], initial) if isinstance(initial, (list, tuple)) else ()
     out: list[Json] = []
     for i in range(row_count(data, named)):
-        before = held[i] if i < len(held) else UNSET
+        was = _number(data, f"{named}[{i}]^")
+        before = held[was] if was is not None and was < len(held) else UNSET
         got = _read(field.item, data, f"{path}[{i}]", f"{named}[{i}]", before, errors)
         out.append(None if got is UNSET else got)
     # What the form has no rows for stays as it was.
@@ -361,8 +371,12 @@ def _read_union(
 
 def row_count(data: Data, named: str) -> int:
     """How many rows the list of this name has in the form."""
-    text = (data.get(named + "#") or ["0"])[0]
-    return min(int(text), MAX_ROWS) if re.fullmatch("[0-9]{1,5}", text) else 0
+    return min(_number(data, named + "#") or 0, MAX_ROWS)
+
+
+def _number(data: Data, name: str) -> int | None:
+    text = (data.get(name) or [""])[0]
+    return int(text) if re.fullmatch("[0-9]{1,5}", text) else None
 
 
 def rows_in_all(data: Data) -> int:
@@ -370,8 +384,54 @@ def rows_in_all(data: Data) -> int:
     return sum(row_count(data, key[:-1]) for key in data if key.endswith("#"))
 
 
-def within_rows(data: Data) -> Data:
-    """The form with no more rows than a form may have. Rows that nothing is typed in go first, from the ends of lists."""
+def fields_in_all(field: Field, data: Data) -> int:
+    """How many fields the form has, those of its rows counted; more than it may have is not counted any further."""
+    total = _size(field)
+    for named, each in _lists(field, data, "$"):
+        total += each * row_count(data, named)
+        if total > MAX_FIELDS_IN_ALL:
+            break
+    return total
+
+
+def is_too_large(field: Field, data: Data) -> bool:
+    """Whether the form has more rows or fields than one may have."""
+    return rows_in_all(data) > MAX_ROWS_IN_ALL or fields_in_all(field, data) > MAX_FIELDS_IN_ALL
+
+
+def _size(field: Field) -> int:
+    return 1 + sum(map(_size, field.children)) + sum(map(_size, field.options))
+
+
+def _lists(field: Field, data: Data, named: str) -> Iterator[tuple[str, int]]:
+    """Each list by name, with how many fields a row of it has; one list before those in its rows."""
+    if field.item is not None:
+        yield named, _size(field.item)
+        for i in range(row_count(data, named)):
+            yield from _lists(field.item, data, f"{named}[{i}]")
+    for child in field.children:
+        yield from _lists(child, data, f"{named}.{child.name}")
+    for i, option in enumerate(field.options):
+        yield from _lists(option, data, f"{named}@{i}")
+
+
+def within_bounds(field: Field, data: Data) -> Data:
+    """The form with no more rows and fields than a form may have. Rows that nothing is typed in go first, then those at the
+    ends of the last lists.
+    """
+    data = _within_rows(data)
+    if fields_in_all(field, data) <= MAX_FIELDS_IN_ALL:
+        return data
+    out = {k: list(v) for k, v in data.items()}
+    left = MAX_FIELDS_IN_ALL - _size(field)
+    for named, each in _lists(field, out, "$"):
+        kept = min(row_count(out, named), left // each)
+        out[named + "#"] = [str(kept)]
+        left -= kept * each
+    return out
+
+
+def _within_rows(data: Data) -> Data:
     if rows_in_all(data) <= MAX_ROWS_IN_ALL:
         return data
     typed: dict[str, int] = {}  # by the name of a list: its rows, up to the last one with something in it
@@ -397,7 +457,7 @@ def with_row(field: Field, data: Data, named: str) -> dict[str, list[str]]:
         _fill(item, UNSET, f"{named}[{count}]", out)
         out[named + "#"] = [str(count + 1)]
     # (a row may bring lists with rows of their own)
-    return out if rows_in_all(out) <= MAX_ROWS_IN_ALL else {k: list(v) for k, v in data.items()}
+    return {k: list(v) for k, v in data.items()} if is_too_large(field, out) else out
 
 
 def _item_of(field: Field, data: Data, at: str, named: str) -> Field | None:

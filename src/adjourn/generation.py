@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, cast
+from types import NoneType
+from typing import Any, Generic, TypeVar, cast, get_args
+
+from msgspec.structs import replace
 
 from adjourn.answer import Answer, PausedCall, Round
 from adjourn.errors import (
@@ -22,7 +25,7 @@ from adjourn.errors import (
 from adjourn.events import Limits, Retried, TurnEnded, UserSaid
 from adjourn.loop import Driver
 from adjourn.model import ModelRequest
-from adjourn.parts import FinishReason, Message, Part, Usage, canonical, decode, encode, wire
+from adjourn.parts import OURS, FinishReason, Message, Part, Role, Usage, canonical, decode, encode, wire
 from adjourn.resume import Given, as_items, decide
 from adjourn.setting import Setting
 from adjourn.state import Finished, Paused, Turn
@@ -111,26 +114,41 @@ class StreamHandle(Generic[T]):
         return self._watcher.interrupts
 
 
-def as_message(prompt: Prompt) -> Message:
-    """A user message from a text, a part, or a list of them."""
-    items = [prompt] if isinstance(prompt, (str, Part)) else list(prompt)
-    return Message("user", [Part(text=i) if isinstance(i, str) else i for i in items])
+def as_message(prompt: Any) -> Message:
+    """A user message from a text, a part, or a list of them. Raises InvalidRequest for anything else."""
+    items: Any = [prompt] if isinstance(prompt, (str, Part)) else prompt
+    if not isinstance(items, (list, tuple)):
+        name = type(cast(object, items)).__name__
+        raise InvalidRequest(f"a {name} is no prompt: give a text, a Part, a list of these, or a Message of the user")
+    return Message("user", [Part(text=i) if isinstance(i, str) else i for i in cast(Sequence[Any], items)])
 
 
 def sendable(message: Any) -> Message:
-    """What somebody wants to say, as a message that can be kept. Raises InvalidRequest for what is none."""
+    """What somebody wants to say, as a message that can be kept. Raises InvalidRequest for what is none.
+
+    It is the user's: calls and their results are said by the model and by decisions alone, and so are our own marks.
+    """
     given = message if isinstance(message, Message) else as_message(message)
+    if given.role != "user":
+        raise InvalidRequest(f"a message that is sent has the role user, not {given.role!r}")
     try:
-        return decode(encode(given), Message)
+        said = decode(encode(given), Message)
     except (TypeError, ValueError, RecursionError) as e:
         raise InvalidRequest(f"this is no message that can be kept: {type(e).__name__}: {e}") from e
+    if any(p.tool_request is not None or p.tool_response is not None for p in said.content):
+        raise InvalidRequest(
+            "a message of the user holds no tool requests and no tool responses; a pause is answered by a resume"
+        )
+    if said.metadata and OURS in said.metadata:
+        said = replace(said, metadata={k: v for k, v in said.metadata.items() if k != OURS} or None)
+    return said
 
 
 def start(
     prompt: Prompt | Message | None, messages: Sequence[Message] | None, system: str | None, limits: Limits
 ) -> Turn:
     """A turn to begin or to go on with, from messages that end in no pause."""
-    history = with_system(list(messages or ()), system)
+    history = with_system(listed(messages or ()), system)
     if prompt is not None:
         if history and history[-1].role == "model" and read(history, limits).open is not None:
             raise InvalidRequest(
@@ -155,10 +173,37 @@ def start(
     return turn
 
 
+def listed(messages: Any) -> list[Message]:
+    """`messages=` as a list. Raises InvalidRequest for what is none, before anything is sent."""
+    if not isinstance(messages, (list, tuple)):
+        name = type(messages).__name__
+        raise InvalidRequest(f"messages= takes a list of Messages, such as response.messages, not a {name}")
+    given = list(cast(Sequence[Any], messages))
+    for i, message in enumerate(given):
+        if not isinstance(message, Message):
+            name = type(message).__name__
+            raise InvalidRequest(f"messages[{i}] is a {name}; make it as Message('user', [Part(text=...)])")
+        if message.role not in _ROLES:
+            raise InvalidRequest(f"messages[{i}] has the role {message.role!r}; it can be: {', '.join(_ROLES)}")
+        content: Any = message.content
+        if not isinstance(content, (list, tuple)) or not all(map(_is_part, cast(Sequence[Any], content))):
+            raise InvalidRequest(f"messages[{i}].content is no list of Parts; make a text as Part(text=...)")
+    return given
+
+
+_ROLES: Sequence[str] = get_args(Role)
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, Part) and isinstance(part.text, (str, NoneType))  # pyright: ignore[reportUnnecessaryIsInstance]
+
+
 def with_system(messages: list[Message], system: str | None) -> list[Message]:
     """The messages behind this system text; an earlier system text at their head gives way."""
     if system is None:
         return messages
+    if not isinstance(system, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequest(f"system={system!r}: give a text")
     head = Message("system", [Part(text=system)])
     return [head, *(messages[1:] if messages and messages[0].role == "system" else messages)]
 

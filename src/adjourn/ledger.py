@@ -42,6 +42,7 @@ from adjourn.records import (
     InterruptQuery,
     InterruptRecord,
     Queued,
+    Ran,
     SessionRecord,
     Snapshot,
 )
@@ -58,7 +59,8 @@ class Leg(msgspec.Struct, frozen=True, gc=False):
 
     `epoch` is 0 until the lease is claimed. `branch` allows a second child of `parent_id`. `open` are the interrupts that
     wait in this branch. `force` takes the lease from whoever holds it, to abort. `trace` is the W3C traceparent of the span
-    that the leg runs in, `before` that of the leg which this one goes on from; None where nobody traces.
+    that the leg runs in, `before` that of the leg which this one goes on from; None where nobody traces. `engine` and `ran` are
+    those of its snapshot.
     """
 
     session_id: str
@@ -77,6 +79,8 @@ class Leg(msgspec.Struct, frozen=True, gc=False):
     force: bool = False
     trace: str | None = None
     before: str | None = None
+    engine: str = ""
+    ran: tuple[Ran, ...] = ()
 
 
 class Write(msgspec.Struct, frozen=True, gc=False):
@@ -298,6 +302,8 @@ def _snapshot(tx: Tx, write: Write, leg: Leg, rest: Paused | Finished | None) ->
         branch=leg.branch,
         heartbeat=write.now,
         trace=leg.trace,
+        engine=leg.engine,
+        ran=leg.ran,
     )
     if rest is None:
         return snapshot

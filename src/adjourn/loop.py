@@ -245,6 +245,8 @@ class Driver:
                 request = setting.prepare(request)
                 if inspect.isawaitable(request):
                     request = await request
+                if not isinstance(request, ModelRequest):
+                    raise TypeError(f"it returned {request!r}; return the ModelRequest that is to be sent")
                 check_sendable(request.messages)
             except Exception as e:  # noqa: BLE001 - the caller's code; the turn keeps what it has
                 self._failed(e, f"prepare= failed: {type(e).__name__}: {e}")

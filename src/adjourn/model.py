@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from adjourn.errors import DefinitionError, DuplicateName, ModelError, NotJSON, UnknownModel
-from adjourn.parts import OURS, Chunk, FinishReason, Message, Metadata, Part, Usage, encode, to_json
+from adjourn.parts import OURS, Chunk, FinishReason, Media, Message, Metadata, Part, Usage, encode, to_json
 
 Emit: TypeAlias = Callable[[Chunk], None]
 
@@ -143,7 +143,7 @@ def as_reply(value: Any) -> ModelReply:
     return ModelReply(Message("model", parts))
 
 
-_REASONS = get_args(FinishReason)
+_REASONS = frozenset(get_args(FinishReason)) - {"interrupted", "aborted", "failed"}  # these are a turn's, no model's
 
 
 def checked_reply(value: Any) -> ModelReply:
@@ -157,18 +157,32 @@ def checked_reply(value: Any) -> ModelReply:
     if message.role != "model":
         raise ModelError(f"the model answered with a message of role {message.role!r}; it must be 'model'")
     try:
+        _object(message.metadata, "metadata")
         content = [_checked_part(p) for p in message.content]
         if any(a is not b for a, b in zip(content, message.content, strict=True)):
             message = replace(message, content=content)
         encode(message)
     except (TypeError, ValueError, RecursionError) as e:
         raise ModelError(f"the model answered with a message that cannot be kept: {type(e).__name__}: {e}") from e
-    reason = reply.finish_reason if reply.finish_reason in _REASONS else "other"
-    if not isinstance(reply.usage, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ModelError(f"the model answered with usage={reply.usage!r}; it must be a Usage")
+    given: Any = reply.finish_reason  # may be none of ours, nor even a text
+    reason = cast(FinishReason, given) if isinstance(given, str) and given in _REASONS else "other"
+    if not _is_usage(reply.usage):
+        raise ModelError(f"the model answered with usage={reply.usage!r}; it must be a Usage of whole numbers")
     if message is reply.message and reason == reply.finish_reason:
         return reply
     return replace(reply, message=message, finish_reason=reason)
+
+
+def _is_usage(usage: Any) -> bool:
+    return isinstance(usage, Usage) and all(
+        isinstance(n, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+        for n in (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
+    )
+
+
+def _object(value: Any, field: str) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{field}={value!r} is no object")
 
 
 def _checked_part(part: Any) -> Part:
@@ -177,6 +191,10 @@ def _checked_part(part: Any) -> Part:
     for text in (part.text, part.reasoning):
         if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"{text!r} is no text")
+    if part.media is not None and not isinstance(part.media, Media):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"media={part.media!r} is no Media")
+    _object(part.custom, "custom")
+    _object(part.metadata, "metadata")
     request = part.tool_request
     if request is None:
         return part

@@ -71,9 +71,9 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr
 
     @property
     def ours(self) -> Metadata:
-        """What Adjourn noted on this part; empty where it noted nothing."""
-        noted: Metadata | None = (self.metadata or {}).get(OURS)
-        return noted or {}
+        """What Adjourn noted on this part; empty where it noted nothing (or where somebody else wrote there)."""
+        noted: Any = (self.metadata or {}).get(OURS)
+        return cast(Metadata, noted) if isinstance(noted, Mapping) else {}
 
 
 # The field's names for the kinds. One struct serves all, see the module's docstring.
@@ -109,9 +109,9 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", r
 
     @property
     def ours(self) -> Metadata:
-        """What Adjourn noted on this message; empty where it noted nothing."""
-        noted: Metadata | None = (self.metadata or {}).get(OURS)
-        return noted or {}
+        """What Adjourn noted on this message; empty where it noted nothing (or where somebody else wrote there)."""
+        noted: Any = (self.metadata or {}).get(OURS)
+        return cast(Metadata, noted) if isinstance(noted, Mapping) else {}
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
@@ -232,6 +232,14 @@ def to_json(value: Any, what: str = "value") -> Any:
     strings, loops, and everything else.
     """
     return _to_json(value, "$", what, 0)
+
+
+def as_metadata(value: Any, what: str) -> Metadata | None:
+    """`value` as an object of JSON data, or None for an empty one. Raises NotJSON for anything else."""
+    plain = to_json(value, what)
+    if plain is not None and not isinstance(plain, Mapping):
+        raise NotJSON("$", "is no object", what)
+    return cast(Metadata, plain) or None
 
 
 def _to_json(value: Any, path: str, what: str, depth: int) -> Any:

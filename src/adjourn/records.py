@@ -44,12 +44,20 @@ class SessionRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     inner: tuple[str, ...] = ()
 
 
+class Ran(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """From commit number `batch` of a leg on, this worker of an engine took its steps."""
+
+    batch: int
+    worker: str
+
+
 class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One leg of a turn and where it came to rest. `turn_id` is the id of the turn's first leg.
 
     `batches` is how many batches of events it has. `messages` are what the whole turn added, set where the turn ended.
     `state` and `artifacts` are what changed since the parent. A `folded` one holds all that was before it as well. A `branch`
     was forked off its parent, which goes on without it. `trace` is the W3C traceparent of the leg, where it was traced.
+    `engine` names the engine that ran it, and `ran` which of its workers did; both are empty where no engine did.
     """
 
     id: str
@@ -70,6 +78,8 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     branch: bool = False
     heartbeat: float = 0.0
     trace: str | None = None
+    engine: str = ""
+    ran: tuple[Ran, ...] = ()
 
 
 class InterruptRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -14,7 +14,7 @@ from adjourn.engine import Engine, Line, Work, end_leg, open_in, place_of, resti
 from adjourn.errors import AdjournError, DefinitionError, InvalidRequest, SessionNotFound, StoreUnavailable
 from adjourn.events import Event, Json, TurnEnded
 from adjourn.lease import transact
-from adjourn.ledger import INNER
+from adjourn.ledger import INNER, Leg
 from adjourn.leg import LegJournal
 from adjourn.loading import load, stand
 from adjourn.loop import Driver, paused_call
@@ -60,7 +60,7 @@ class Remote:
         self._at = at
         self._journal = journal
         self._store = journal.store
-        journal.leg = replace(journal.leg, holder=engine.holder)
+        journal.leg = replace(journal.leg, holder=engine.holder, engine=engine.holder)
         self._events: list[Event] = []
         self._begun = at.unfinished is not None and at.held_by == engine.holder
         self._watcher = setting.sink if isinstance(setting.sink, Watcher) else None
@@ -96,6 +96,35 @@ class Remote:
             traits = traits_of(self.turn, agent.find_tool)
             work = replace(work, first=first, events=thinned, traits=traits, rested=self._rest is not None)
         return work
+
+    async def hand_over(self) -> "tuple[Work, asyncio.Task[Any] | None]":
+        """Begins the leg, for workers to run and nobody to wait for. Where somebody observes, the task sees it to its rest."""
+        setting, before = self.setting, self.turn
+        work = await self.begin()
+        if not setting.observers:
+            return work, None
+        if self._rest is None:
+            self._line = await self._engine.listen(None)
+            work = replace(work, live=self._line.address)
+        ready = asyncio.get_running_loop().create_future()
+
+        async def see() -> Paused | Finished:
+            try:
+                if setting.trace is not None:  # before a worker takes a step of it
+                    await transact(self._store, partial(_traced, leg=self._journal.leg, trace=setting.trace))
+            finally:
+                ready.set_result(None)
+            try:
+                if self._rest is None:
+                    await self._until_rest(asyncio.Event())
+                return await self._read_back()
+            finally:
+                if self._line is not None:
+                    self._line.hang_up()
+
+        seeing = asyncio.create_task(Notices(setting).leg(before, see, lambda: self.turn))
+        await ready
+        return work, seeing
 
     async def flush(self) -> None:
         """Returns when the leg is in the store, and the engine has been told."""
@@ -235,6 +264,14 @@ class Remote:
                 self.value = None
         if end.error is not None:
             self.cause = _as_raised(end.error)
+
+
+def _traced(tx: Tx, leg: Leg, trace: str) -> None:
+    """Keeps the traceparent of a leg that has begun already."""
+    tx.session(leg.session_id)  # which locks it, so that no worker's commit is lost
+    row = tx.snapshot(leg.snapshot_id)
+    if row is not None:
+        tx.put_snapshot(replace(row, trace=trace))
 
 
 def _as_raised(error: ErrorInfo) -> BaseException | None:

@@ -46,7 +46,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def is_elsewhere_possible(error: Exception) -> bool:
-    """Whether another model may do it: a passing failure, one that is not there, or a request too long for this one.
+    """Whether another model may do it: a passing failure, or the statuses 404 (no such model) and 413 (too large).
 
     A wrong key or a malformed request is not covered up by default: it would stay unseen for ever.
     """

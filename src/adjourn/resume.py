@@ -211,7 +211,7 @@ def _restart(call: Call, part: Part, request: ToolRequest) -> Restarted:
 
 
 def _find(turn: Turn, part: Part, named: ToolRequest | ToolResponse) -> Call:
-    ours: Any = part.ours
+    ours: Any = (part.metadata or {}).get(OURS) or {}
     if not isinstance(ours, Mapping):
         raise ResumeError(f"the answer for tool {named.name!r} was altered: its metadata is not what Adjourn wrote")
     noted = cast(Mapping[str, Any], ours)

@@ -11,7 +11,6 @@ from adjourn.answer import Answer, PausedCall
 from adjourn.conversation import Conversation
 from adjourn.errors import (
     AdjournError,
-    InvalidRequest,
     NothingPaused,
     SessionBusy,
     SessionClosed,
@@ -226,8 +225,6 @@ class AgentSession:
         session was not loaded yet), unless the agent's `on_message_while_paused` says otherwise.
         """
         said = sendable(message)
-        if said.role != "user":
-            raise InvalidRequest(f"a message that is sent has the role user, not {said.role!r}")
         if detach and self._store is None:
             raise SessionError("a background turn needs a store: give the agent store=")
         plan = Plan(partial(self._message, said), context, True, detach)

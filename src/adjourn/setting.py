@@ -87,6 +87,8 @@ def as_handlers(on_interrupt: Handlers, tools: Mapping[str, Any]) -> Mapping[str
         return None
     if callable(on_interrupt):
         return {"*": on_interrupt}
+    if not isinstance(on_interrupt, Mapping) or not all(callable(h) for h in on_interrupt.values()):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"on_interrupt={on_interrupt!r}: give a function, or functions by tool name")
     unknown = [name for name in on_interrupt if name != "*" and name not in tools]
     if unknown:
         raise DefinitionError(f"on_interrupt= names tools that are not here: {', '.join(unknown)}")

@@ -13,6 +13,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr
     """One tool request of the open round. `input` is what runs; the model's own stays in `request`.
 
     `restarts` are the metadata of its restarts, `pauses` fingerprints of its pauses, `asked` the ids of earlier ones.
+    `branch` is set where a branch of the session asks anew for what was not approved before it.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr
     replaced: bool = False
     due: float | None = None
     asked: tuple[str, ...] = ()
+    branch: str = ""
 
     @property
     def request(self) -> ToolRequest:

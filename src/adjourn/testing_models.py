@@ -1,6 +1,6 @@
 """`check_model`: what every model must do, as a suite that a plugin's own tests run.
 
-It asks the model a dozen small questions. Any answer will do, so it works for a scripted model, for a plugin in front of
+It asks the model some forty small questions. Any answer will do, so it works for a scripted model, for a plugin in front of
 a local server that replays recordings, and for the real thing. What it looks at is the form: see `Checked.passed`.
 """
 
@@ -9,13 +9,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from adjourn.errors import ModelError
+from adjourn.errors import AdjournError, ModelError
 from adjourn.model import Model, ModelReply, ModelRequest, ToolDefinition
-from adjourn.parts import OURS, Chunk, Message, Part, ToolRequest, ToolResponse, decode, encode, wire
+from adjourn.parts import OURS, Chunk, Message, Part, ToolRequest, ToolResponse, Usage, decode, encode, wire
 
 __all__ = ["Checked", "check_model"]
 
@@ -111,13 +111,12 @@ def _failure(suite: "_Suite", failing: Make) -> Callable[[], Awaitable[None]]:
         for streaming in (False, True):
             model = await _made(failing)
             request = suite.request(suite.prompts[0], streaming)
-            error: Exception | None = None
+            error: ModelError | None = None
             try:
-                await model(request, lambda chunk: None)
-            except Exception as e:  # noqa: BLE001 - any other than a ModelError is what is looked for
+                await _call(model, request, [])
+            except ModelError as e:
                 error = e
             assert error is not None, "the failing model replied"
-            assert isinstance(error, ModelError), f"it raised {type(error).__name__}, not a ModelError: {error}"
             assert str(error), "the ModelError has no text"
             assert error.retry_after is None or error.retry_after >= 0, f"retry_after is {error.retry_after}"
 
@@ -125,11 +124,25 @@ def _failure(suite: "_Suite", failing: Make) -> Callable[[], Awaitable[None]]:
 
 
 async def _made(make: Make) -> Model:
-    # A model is callable, too, but takes a request; a maker takes nothing.
-    if isinstance(make, Model):
-        return make
-    made = make()
-    return await made if inspect.isawaitable(made) else made
+    # A model is callable, too, but takes a request; a maker takes nothing. A class has the name, but is a maker.
+    if inspect.isclass(make) or not isinstance(make, Model):
+        maker = cast(Callable[[], Any], make)
+        assert callable(maker), f"{make!r} is neither a model nor a function that makes one"
+        try:
+            inspect.signature(maker).bind()
+        except TypeError as e:
+            kind = "is made with arguments" if inspect.isclass(make) else "is no model (it has no `name`)"
+            raise AssertionError(f"{make!r} {kind}; give a model, or a function of no arguments ({e})") from None
+        made = maker()
+        made = await made if inspect.isawaitable(made) else made
+    else:
+        made = make
+    model = cast(Model, made)
+    name: Any = getattr(model, "name", None)
+    assert name, f"the model has no name: {model!r}"
+    assert isinstance(name, str), f"the name of the model is no text: {name!r}"
+    assert callable(model), f"the model {model!r} cannot be called"
+    return model
 
 
 class _Suite:
@@ -149,10 +162,9 @@ class _Suite:
     async def ask(self, request: ModelRequest, model: Model | None = None) -> ModelReply:
         """One call, with all that holds for any call checked."""
         model = model or await _made(self._make)
-        assert model.name, "the model has no name"
         before = _frozen(request)
         chunks: list[Chunk] = []
-        reply = await model(request, chunks.append)
+        reply = await _call(model, request, chunks)
         assert _frozen(request) == before, "the request was changed"
         _check_reply(reply)
         late = len(chunks)
@@ -181,6 +193,7 @@ class _Suite:
         check = getattr(await _made(self._make), "check", None)
         if check is None:
             return
+        assert callable(check), f"its `check` is {check!r}, where a method check(request) is looked for"
         request = ModelRequest((), (WEATHER,) if self.tools else (), self.config)
         before = _frozen(request)
         for _ in range(2):
@@ -202,9 +215,12 @@ class _Suite:
             task = asyncio.ensure_future(_call(model, self.request(self.prompts[0], streaming=True), chunks))
             for _ in range(pauses):
                 await asyncio.sleep(0)
-            task.cancel()
+            task.cancel()  # a call that is done by then has its reply, which is as well
+            cut = task.cancelling() > 0
             with suppress(asyncio.CancelledError):
-                await task  # a call that was done by then has its reply, which is as well
+                await task
+            told = "it was cancelled and replied all the same; let asyncio.CancelledError through"
+            assert task.cancelled() or not cut, told
             seen = len(chunks)
             left: set[asyncio.Task[Any]] = set()
             for _ in range(100):
@@ -219,7 +235,17 @@ class _Suite:
 
 
 async def _call(model: Model, request: ModelRequest, chunks: list[Chunk]) -> ModelReply:
-    return await model(request, chunks.append)
+    """What the model returns. Raises ModelError, and AssertionError for anything else that it raises."""
+    waiting: Any = None
+    try:
+        waiting = model(request, chunks.append)
+        if inspect.isawaitable(waiting):
+            return await waiting
+    except (ModelError, AssertionError):
+        raise
+    except Exception as e:
+        raise AssertionError(f"it raised {type(e).__name__}, not a ModelError: {e}") from e
+    raise AssertionError(f"it returned a {type(waiting).__name__} that cannot be awaited; its call must be async")
 
 
 def _frozen(request: ModelRequest) -> Any:
@@ -230,6 +256,7 @@ def _frozen(request: ModelRequest) -> Any:
 
 def _check_chunks(chunks: Sequence[Chunk], reply: ModelReply) -> None:
     for chunk in chunks:
+        assert isinstance(chunk, Chunk), f"it emitted a {type(chunk).__name__}, not a Chunk: {chunk!r}"
         assert chunk.role == "model", f"a chunk has the role {chunk.role!r}"
         decode(encode(chunk), Chunk)
     for kind in ("text", "reasoning"):
@@ -240,11 +267,21 @@ def _check_chunks(chunks: Sequence[Chunk], reply: ModelReply) -> None:
 
 def _check_reply(reply: ModelReply) -> None:
     assert isinstance(reply, ModelReply), f"it returned a {type(reply).__name__}, not a ModelReply"
-    message = reply.message
+    message: Any = reply.message
+    assert isinstance(message, Message), f"the message of the reply is a {type(message).__name__}, not a Message"
     assert message.role == "model", f"the reply has the role {message.role!r}"
+    content: Any = message.content
+    assert isinstance(content, (list, tuple)), f"the content of the reply is no list of parts: {content!r}"
+    for part in cast(Sequence[Any], content):
+        assert isinstance(part, Part), f"the content of the reply holds what is no Part: {part!r}"
     assert reply.finish_reason in _REASONS, f"the finish reason is {reply.finish_reason!r}; it takes one of {_REASONS}"
-    assert decode(encode(message), Message) == _listed(message), "the message changes when it is stored and read back"
-    usage = reply.usage
+    try:
+        stored = decode(encode(message), Message)
+    except (TypeError, ValueError, RecursionError, AdjournError) as e:
+        raise AssertionError(f"the message cannot be stored: {e}") from e
+    assert stored == _listed(message), "the message changes when it is stored and read back"
+    usage: Any = reply.usage
+    assert isinstance(usage, Usage), f"the usage is a {type(usage).__name__}, not a Usage"
     counts = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
     assert min(counts) >= 0, f"a token count is negative: {usage}"
     assert usage.cached_tokens <= usage.input_tokens, f"cached tokens are a share of the input: {usage}"

@@ -1,6 +1,6 @@
 """A session as a person reads it: what was said, run, paused, decided and lost, in the order of time; and as it goes on."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from adjourn.display import one_line, summary
+from adjourn.engine import Deed
 from adjourn.errors import InvalidRequest, SessionNotFound
 from adjourn.events import (
     CallRejected,
@@ -39,8 +40,9 @@ from adjourn.store import Store, Tx
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """One line of a timeline. `took` is running time in seconds, where that is known.
 
-    `kind` is "message", "model", "tool", "pause", "decision", "expired", "late_result", "fork", "crash", "retry" or "end".
-    `title` is safe to show; `facts` are as they were stored: ids, input and output, tokens, who and why.
+    `kind` is "message", "model", "tool", "pause", "decision", "expired", "late_result", "fork", "crash", "retry", "end", or
+    "engine": what an engine did for the turn. `title` is safe to show; `facts` are as they were stored: ids, input and
+    output, tokens, who and why; of an engine, workflow, run, worker, attempts.
     """
 
     at: float
@@ -86,12 +88,32 @@ def tell(tx: Tx, session_id: str) -> Told | None:
     )
 
 
-def timeline(told: Told) -> Sequence[Entry]:
-    """The session's entries, oldest first."""
+def timeline(told: Told, deeds: Sequence[Deed] = (), missing: str = "") -> Sequence[Entry]:
+    """The session's entries, oldest first. `deeds` are what the engine says, `missing` is why it says nothing."""
     teller = _Teller(told)
     for snapshot, batches in zip(told.snapshots, told.batches, strict=True):
         teller.snapshot(snapshot, batches)
+    teller.engine(deeds, missing)
     return teller.finish()
+
+
+def works(told: Told) -> dict[str, list[Snapshot]]:
+    """The legs that an engine ran, by the id of the work as it knows it, oldest first: the turn, or the branch of it."""
+    by_id = {s.id: s for s in told.snapshots}
+    out: dict[str, list[Snapshot]] = {}
+    for snapshot in told.snapshots:
+        if snapshot.engine:
+            out.setdefault(_work(snapshot, by_id), []).append(snapshot)
+    return out
+
+
+def _work(snapshot: Snapshot, by_id: Mapping[str, Snapshot]) -> str:
+    at: Snapshot | None = snapshot
+    while at is not None and at.turn_id == snapshot.turn_id:
+        if at.branch:
+            return at.id
+        at = by_id.get(at.parent_id) if at.parent_id is not None else None
+    return snapshot.turn_id
 
 
 class _Teller:
@@ -105,6 +127,9 @@ class _Teller:
             self._decisions.setdefault(decision.interrupt_id, []).append(decision)
         self._at = told.session.created
         self._snapshot_id = ""
+        self._worker = ""
+        self._works = works(told)
+        self._work_of = {leg.id: work for work, legs in self._works.items() for leg in legs}
 
     def snapshot(self, snapshot: Snapshot, batches: Sequence[Batch]) -> None:
         """One leg. A lease that another driver holds in the middle of it was taken over from one that was gone."""
@@ -113,15 +138,46 @@ class _Teller:
         if snapshot.branch:
             ids = dict(forked.ids) if forked is not None else {}
             self._add("fork", "A branch begins here", {"from": snapshot.parent_id, "interrupts": ids})
-        epoch = 0
-        for batch in batches:
+        epoch, self._worker = 0, ""
+        changes = {r.batch: r.worker for r in snapshot.ran}
+        for number, batch in enumerate(batches):
             self._at = batch.at
+            if number in changes:
+                self._taken_up(snapshot, changes[number])
             aborts = any(isinstance(e, TurnEnded) and e.reason == "aborted" for e in batch.events)
             if epoch and batch.epoch and batch.epoch != epoch and not aborts:
                 self._add("crash", "The process that ran this was gone; another one took over", {"epoch": batch.epoch})
             epoch = batch.epoch
             for event in batch.events:
                 self._event(event)
+
+    def _taken_up(self, snapshot: Snapshot, worker: str) -> None:
+        """A worker of an engine took steps of this leg from here on. That it is another one need not mean that one was gone."""
+        facts: dict[str, Json] = {
+            "engine": snapshot.engine,
+            "workflow": self._work_of.get(snapshot.id),
+            "worker": worker,
+        }
+        if self._worker:
+            self._add(
+                "engine",
+                f"Worker {one_line(worker, 80)} took its steps from here on",
+                facts | {"workerBefore": self._worker},
+            )
+        else:
+            self._add("engine", f"Worker {one_line(worker, 80)} took its steps", facts)
+        self._worker = worker
+
+    def engine(self, deeds: Sequence[Deed], missing: str) -> None:
+        """What the engine remembers, each beside the leg that it was about."""
+        for deed in deeds:
+            legs = self._works.get(deed.work, ())
+            leg = next((s for s in reversed(legs) if s.created <= deed.at), legs[0] if legs else None)
+            self._at, self._snapshot_id, self._worker = deed.at, leg.id if leg is not None else "", ""
+            self._add("engine", deed.title, {"engine": leg.engine if leg is not None else "", **deed.facts})
+        if missing and self._works:
+            self._at, self._worker = max([e.at for e in self._entries], default=self._at), ""
+            self._add("engine", "The engine was not asked: what only it knows is missing here", {"reason": missing})
 
     def _event(self, event: Event) -> None:
         if isinstance(event, UserSaid):
@@ -231,6 +287,8 @@ class _Teller:
         return sorted(self._entries, key=lambda e: e.at)  # it is stable: what one commit did stays in its order
 
     def _add(self, kind: str, title: str, facts: dict[str, Json], took: float | None = None) -> None:
+        if self._worker and kind in ("model", "tool", "pause"):
+            facts = facts | {"worker": self._worker}
         self._entries.append(Entry(self._at, kind, title, self._snapshot_id, facts, took))
 
     def _call(self, call: str) -> dict[str, Json]:

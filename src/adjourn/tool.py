@@ -362,7 +362,10 @@ async def _in_thread(body: Callable[[], Any]) -> Any:
 
 
 def _threaded(
-    loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]", context: contextvars.Context, body: Callable[[], Any]
+    loop: asyncio.AbstractEventLoop,
+    future: "asyncio.Future[Any]",
+    context: contextvars.Context,
+    body: Callable[[], Any],
 ) -> None:
     value, error = None, None
     try:
@@ -408,7 +411,9 @@ async def _stoppable(body: Awaitable[Any], late: Callable[[Any], None]) -> Any:
             raise asyncio.CancelledError(RAN_ON) from None
         raise
     finally:
-        del task  # it holds what was raised, whose traceback holds this frame: together they would wait for the collector
+        del (
+            task
+        )  # it holds what was raised, whose traceback holds this frame: together they would wait for the collector
 
 
 def _ended_late(late: Callable[[Any], None], task: asyncio.Future[Any]) -> None:

@@ -11,7 +11,7 @@ from adjourn.errors import InvalidRequest, NotJSON
 from adjourn.events import CallRejected, Event, Json, Pause, ToolInterrupted, ToolRaised, ToolReturned
 from adjourn.notices import tell_retry, tool_step
 from adjourn.observe import Watched
-from adjourn.parts import ErrorInfo, Part, convert, new_id, to_json, wire
+from adjourn.parts import ErrorInfo, Metadata, Part, as_metadata, convert, new_id, to_json, wire
 from adjourn.schema import Misfit
 from adjourn.setting import Progress, Setting
 from adjourn.state import Call
@@ -38,14 +38,16 @@ class Run:
         self.kwargs: Mapping[str, Any] = {}
         self.context = ToolRunContext(
             call.id,
-            (setting.key, call.id, call.input),
+            (setting.key, call.id, call.input, *([call.branch] if call.branch else [])),
             1,
             call.restarts,
             call.request.input,
             setting.context,
             setting.session,
             setting.signal or AbortSignal(),
-            partial(_report, setting, call),  # not a method: a run and its context that hold each other outlive the turn
+            partial(
+                _report, setting, call
+            ),  # not a method: a run and its context that hold each other outlive the turn
         )
 
     @property
@@ -165,10 +167,10 @@ class Run:
 
     def _returned(self, value: Any) -> Outcome:
         content: Sequence[Part] | None = None
-        metadata = None
+        metadata: Metadata | None = None
         if isinstance(value, ToolOutput):
-            content, metadata, value = _parts(value.content) or None, value.metadata or None, value.value
-            metadata = to_json(metadata, "tool output metadata") if metadata else None
+            metadata = as_metadata(value.metadata, "tool output metadata")
+            content, value = _parts(value.content) or None, value.value
         return Outcome(ToolReturned(self.call.id, to_json(value, "tool result"), content, metadata, self._took()))
 
     def _failed(self, tool: Tool[..., Any], error: BaseException) -> Outcome:
@@ -192,8 +194,8 @@ def _report(setting: Setting, call: Call, fraction: float | None, text: str) -> 
 
 def _parts(content: Sequence[Any]) -> list[Part]:
     """The content of a ToolOutput, with texts as parts; checked here, so that what is stored can be read back."""
-    parts = [Part(text=item) if isinstance(item, str) else item for item in content]
     try:
+        parts = [Part(text=item) if isinstance(item, str) else item for item in content]
         return convert(wire(parts), list[Part])
     except (TypeError, ValueError, InvalidRequest) as e:
         raise NotJSON("$.content", f"holds something that is no part: {e}", "tool output") from e

@@ -79,9 +79,9 @@ def written(part: Part, call: Call) -> Part:
             metadata["pendingContent"] = wire(answer.content)
         kept = response.metadata or None
     changed = call.input if call.replaced else UNSET
-    note = _Note(
-        call.id, call.state, pause, call.restarts, call.pauses, call.asked, changed, call.due, call.error, kept
-    )
+    # That it failed, and not what its exception said: a transcript goes to clients and models.
+    error = replace(call.error, message="") if call.error is not None else None
+    note = _Note(call.id, call.state, pause, call.restarts, call.pauses, call.asked, changed, call.due, error, kept)
     metadata[OURS] = wire(note)
     return replace(part, metadata=metadata)
 
@@ -192,7 +192,10 @@ def check_sendable(messages: Sequence[Message]) -> None:
             if given != waiting:
                 raise InvalidRequest(f"message {i}: responses {given} do not match the requests {waiting}")
             waiting = []
-        elif message.role == "model":
+        elif message.role != "model":
+            if any(p.tool_request is not None or p.tool_response is not None for p in message.content):
+                raise InvalidRequest(f"message {i}: a {message.role} message holds no tool requests or responses")
+        else:
             waiting = [(r.name, r.ref) for p in message.content if (r := p.tool_request) is not None]
     if waiting:
         raise InvalidRequest(f"the tool requests {waiting} at the end have no responses")

@@ -347,14 +347,23 @@ def _expired(turn: Turn, event: Expired) -> Turn:
     return _put(turn, position, call)
 
 
+_RERUN = ("outcome_unknown", "error")
+"""Why a call is paused that ran before: whoever restarts it repeats what was approved then."""
+
+
 def _forked(turn: Turn, event: Forked) -> Turn:
-    calls = [
-        replace(c, pause=replace(c.pause, id=event.ids[c.pause.id]))
-        if c.pause is not None and c.pause.id in event.ids
-        else c
-        for c in turn.calls
-    ]
-    return replace(turn, calls=tuple(calls))
+    ids = event.ids
+    return replace(turn, calls=tuple(_branched(c, ids) if c.pause is not None else c for c in turn.calls))
+
+
+def _branched(call: Call, ids: Mapping[str, str]) -> Call:
+    pause = call.pause
+    if pause is None or pause.id not in ids:
+        return call
+    # Approved in both branches it is approved twice: two calls to whoever is given the key. A run whose approval both share
+    # keeps its key, so that both together take effect once.
+    branch = call.branch if pause.reason in _RERUN else ids[pause.id]
+    return replace(call, pause=replace(pause, id=ids[pause.id]), branch=branch)
 
 
 def _turn_ended(turn: Turn, event: TurnEnded) -> Turn:
@@ -394,7 +403,8 @@ def _declined_inside(call: Call) -> str | None:
 def _ran(call: Call, reason: str) -> str:
     if call.state == "running":
         return reason + " It had been started and may still be running or have taken effect."
-    return f"It failed: {call.error.message}" if call.error is not None else reason
+    # Not what its exception said, which may hold what no model and no customer is to see: on_error="model" tells that.
+    return "It failed." if call.error is not None else reason
 
 
 def _close(turn: Turn) -> Turn:

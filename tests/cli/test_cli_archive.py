@@ -46,7 +46,12 @@ def test_purge_deletes_the_sessions_that_are_named_after_a_yes(shop: Shop) -> No
     got = shop("purge", gone)
     assert got.code == 2
     assert "--yes" in got.err
-    assert shop("purge", gone, "--yes", "--json").json == {"sessions": [gone], "deleted": 1, "dryRun": False}
+    assert shop("purge", gone, "--yes", "--json").json == {
+        "sessions": [gone],
+        "deleted": 1,
+        "dryRun": False,
+        "feedEntries": 0,
+    }
     assert [i["id"] for i in shop("sessions", "--json").json["items"]] == [kept]
 
 
@@ -73,6 +78,28 @@ def test_purge_by_age_takes_only_what_has_been_at_rest_so_long(shop: Shop) -> No
     assert len(shop("sessions", "--json").json["items"]) == 2
     assert shop("purge", "--older-than", "0s", "--yes", "--json").json["deleted"] == 1
     assert len(shop.waiting()) == 1
+
+
+def test_purge_by_age_shortens_the_feed_and_says_so(shop: Shop) -> None:
+    async def entries(ai: Any) -> int:
+        return len(await ai.inbox.changes())
+
+    for _ in range(3):
+        shop.say("pay 5")
+    shop.say("hello")
+    assert shop.with_app(entries) == 3
+    assert "the inbox's feed" in shop("purge", "--older-than", "0s", "--dry-run").err
+    assert shop.with_app(entries) == 3
+    got = shop("purge", "--older-than", "0s", "--yes")
+    assert got.out == "Deleted 1 session, and 2 entries of the inbox's feed.\n"
+    shop.say("pay 5")
+    assert shop("purge", "--older-than", "0s", "--json").json["feedEntries"] == 0
+    assert shop("purge", "--older-than", "0s", "--yes", "--json").json == {
+        "sessions": [],
+        "deleted": 0,
+        "dryRun": False,
+        "feedEntries": 1,
+    }
 
 
 @pytest.mark.parametrize(

@@ -187,22 +187,30 @@ async def finish(agent: Any, scenario: str, effects: Path, session: AgentSession
     return session.last_text, unknown
 
 
-async def run(agent: Any, scenario: str, effects: Path) -> None:
+async def run(agent: Any, scenario: str, effects: Path) -> tuple[str, int]:
+    """The scenario from its beginning; the last word, and how many runs of unknown outcome there were."""
     session = agent.connect(AgentInit(session_id=SESSION))
     await session.send("go").output
+    unknown = 0
     if scenario.endswith("fork"):
         branch = await session.fork()
-        await finish(agent, scenario, effects, branch)
+        _, unknown = await finish(agent, scenario, effects, branch)
     if scenario == "expire":
         # The sweep of a process that runs no turns; whoever opens the session goes on with what it settled.
         await transact(agent.store, partial(expire_due, now=time.time()))
         session = await agent.connect(AgentInit(session_id=SESSION)).load()
-    await finish(agent, scenario, effects, session)
+    text, more = await finish(agent, scenario, effects, session)
+    return text, unknown + more
 
 
 async def recover(agent: Any, scenario: str, effects: Path) -> dict[str, Any]:
     session = await patiently(lambda: agent.connect(AgentInit(session_id=SESSION)).load())
-    text, unknown = await finish(agent, scenario, effects, session)
+    return await report_on(agent, effects, await finish(agent, scenario, effects, session))
+
+
+async def report_on(agent: Any, effects: Path, came: tuple[str, int]) -> dict[str, Any]:
+    """What there is to see afterwards, in the file of effects and for one who opens the session anew."""
+    text, unknown = came
     counts = Counter(line.split()[0] for line in read(effects).splitlines())
     keys = {line.split()[0]: set[str]() for line in read(effects).splitlines()}
     for line in read(effects).splitlines():

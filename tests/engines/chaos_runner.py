@@ -1,6 +1,6 @@
 """Many sessions on several workers, while everything breaks now and then.
 
-    python chaos_runner.py conduct FOLDER SESSIONS SECONDS SEED      (within scripts/with_postgres.py --private)
+    python chaos_runner.py conduct FOLDER SESSIONS SECONDS SEED [cut]    (within scripts/with_postgres.py --private)
     python chaos_runner.py worker ADDRESS QUEUE FOLDER SKEW
     python chaos_runner.py api ADDRESS QUEUE FOLDER ME SESSIONS
 
@@ -8,6 +8,9 @@ Three workers with clocks of their own, two processes that begin sessions and bo
 sessions pause twice, the others run a tool that may have an effect twice and one that must not. For SECONDS, workers are
 killed or frozen, the Temporal server and PostgreSQL are stopped and started. However quick the machine is, some sessions wait
 for a decision until each of these has happened. Prints one JSON object that says what came of it.
+
+With `cut`, which wants a network namespace of its own (see chaos_network.py), one worker is on a machine whose link to all
+others is taken down for longer than its lease, the first time in the middle of a tool's body.
 """
 
 import asyncio
@@ -25,6 +28,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import psycopg
+
 from adjourn import Adjourn, Interrupt, ToolRunContext
 from adjourn.clock import SystemClock
 from adjourn.engines.temporal import Temporal, Timing, WorkerOptions, run_worker
@@ -33,6 +38,7 @@ from adjourn.handle import AgentInit
 from adjourn.model import FunctionModel, ModelReply, ModelRequest
 from adjourn.parts import Message, Part, ToolRequest
 from adjourn.stores.postgres import PostgresStore
+from engines.chaos_network import FAR, NEAR, Island
 from engines.temporal_server import Server
 
 DSN = os.environ.get("ADJOURN_TEST_POSTGRES", "")
@@ -40,6 +46,8 @@ WITH_POSTGRES = Path(__file__).parents[2] / "scripts" / "with_postgres.py"
 TIMING = Timing(task=2.0, heartbeat=2.0, backoff=0.1)
 LEASE = 3.0
 TROUBLED = "every-trouble-has-happened"
+IN_BODY = "a-body-runs-on-the-island"
+ON_ISLAND = "ADJOURN_CHAOS_ISLAND" in os.environ
 BROKEN = (AdjournError, OSError, TimeoutError)
 
 
@@ -77,9 +85,14 @@ def build(folder: Path, skew: float, engine: Temporal) -> Adjourn:
             file.flush()
             os.fsync(file.fileno())
 
+    async def take_time() -> None:
+        if ON_ISLAND:  # the link goes down while this runs
+            (folder / IN_BODY).touch()
+        await asyncio.sleep(0.5 if ON_ISLAND else 0.05)
+
     @ai.tool()
     async def work(session: int, n: int) -> str:
-        await asyncio.sleep(0.05)
+        await take_time()
         effect("work", session, n)
         return "worked"
 
@@ -92,7 +105,7 @@ def build(folder: Path, skew: float, engine: Temporal) -> Adjourn:
     async def gate(session: int, n: int, ctx: ToolRunContext) -> str:
         if not ctx.is_resumed():
             raise Interrupt({"n": n})
-        await asyncio.sleep(0.05)
+        await take_time()
         effect("gate", session, n)
         return "opened"
 
@@ -170,28 +183,39 @@ async def patiently(attempt: Any) -> None:
 
 
 class Conductor:
-    def __init__(self, folder: Path, sessions: int, seed: int) -> None:
+    def __init__(self, folder: Path, sessions: int, seed: int, island: Island | None) -> None:
         self._folder = folder
         self._sessions = sessions
         self._dice = random.Random(seed)
-        self._server = Server(folder)
+        self._island = island
+        self._server = Server(folder, ip="127.0.0.1" if island is None else "0.0.0.0")
         self._workers: list[subprocess.Popen[bytes]] = []
         self.troubles: Counter[str] = Counter()
 
-    def _process(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _process(self, *arguments: str, island: Island | None = None) -> subprocess.Popen[bytes]:
+        address, env = self._server.address, dict(os.environ)
+        if island is not None:
+            address = address.replace("127.0.0.1", NEAR)
+            env |= {"ADJOURN_CHAOS_ISLAND": "yes", "ADJOURN_TEST_POSTGRES": f"postgresql://adjourn@{NEAR}/postgres"}
+        command = [sys.executable, __file__, arguments[0], address, "chaos", str(self._folder), *arguments[1:]]
         with (self._folder / f"{arguments[0]}.log").open("ab") as log:
-            command = [sys.executable, __file__, arguments[0], self._server.address, "chaos", str(self._folder)]
-            return subprocess.Popen([*command, *arguments[1:]], stdout=log, stderr=log)
+            return subprocess.Popen(island.there(command) if island else command, env=env, stdout=log, stderr=log)
 
-    def _worker(self) -> subprocess.Popen[bytes]:
-        return self._process("worker", str(self._dice.choice((-0.5, 0.0, 0.5))))
+    def _worker(self, at: int) -> subprocess.Popen[bytes]:
+        skew = str(self._dice.choice((-0.5, 0.0, 0.5)))
+        return self._process("worker", skew, island=self._island if at == 0 else None)
 
     async def run(self, seconds: float) -> dict[str, Any]:
         await self._server.start()
-        self._workers = [self._worker() for _ in range(3)]
+        if self._island is not None:
+            await self._open_postgres()
+        self._workers = [self._worker(at) for at in range(3)]
         apis = [self._process("api", str(me), str(self._sessions)) for me in range(2)]
         begun = time.monotonic()
         try:
+            first = [] if self._island is None else [self._cut_off]
+            for trouble in first:
+                await self._trouble(trouble)
             await asyncio.sleep(3)
             every = [self._kill, self._freeze, self._stop_temporal, self._stop_postgres]
             self._dice.shuffle(every)
@@ -199,7 +223,7 @@ class Conductor:
                 await self._trouble(trouble)
             (self._folder / TROUBLED).touch()
             while time.monotonic() - begun < seconds and any(a.poll() is None for a in apis):
-                await self._trouble(self._dice.choice((self._kill, self._freeze)))
+                await self._trouble(self._dice.choice((self._kill, self._freeze, *first)))
             codes = [await asyncio.wait_for(asyncio.to_thread(a.wait), 300) for a in apis]
             return {"codes": codes, "took": time.monotonic() - begun, **await self._report()}
         finally:
@@ -208,6 +232,8 @@ class Conductor:
                     process.kill()
                 process.wait()
             self._server.stop()
+            if self._island is not None:
+                self._island.sink()
 
     async def _trouble(self, trouble: Callable[[], Awaitable[None]]) -> None:
         self.troubles[trouble.__name__.strip("_")] += 1
@@ -218,14 +244,36 @@ class Conductor:
         at = self._dice.randrange(3)
         self._workers[at].kill()
         await asyncio.to_thread(self._workers[at].wait)
-        self._workers[at] = self._worker()
+        self._workers[at] = self._worker(at)
 
     async def _freeze(self) -> None:
-        """As one that is cut off for a while: it comes back, and does not know that it was gone."""
+        """It comes back, and does not know that it was gone."""
         at = self._dice.randrange(3)
         self._workers[at].send_signal(signal.SIGSTOP)
         await asyncio.sleep(LEASE + 1)
         self._workers[at].send_signal(signal.SIGCONT)
+
+    async def _cut_off(self) -> None:
+        """It goes on, reaches nobody, and does not know that others take over."""
+        assert self._island is not None
+        if not (self._folder / TROUBLED).exists():
+            await asyncio.wait_for(self._a_body_on_the_island(), 120)
+        self._island.cut()
+        await asyncio.sleep(2 * LEASE + 1)
+        self._island.mend()
+
+    async def _a_body_on_the_island(self) -> None:
+        (self._folder / IN_BODY).unlink(missing_ok=True)
+        while not (self._folder / IN_BODY).exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.02)
+
+    async def _open_postgres(self) -> None:
+        """Lets the island in. There is nobody else in this network."""
+        with (Path(os.environ["ADJOURN_TEST_POSTGRES_DIR"]) / "data" / "pg_hba.conf").open("a") as file:
+            file.write(f"host all all {FAR}/32 trust\n")
+        with psycopg.connect(DSN, autocommit=True) as connection:
+            connection.execute("alter system set listen_addresses = '*'")
+        await self._stop_postgres()
 
     async def _stop_temporal(self) -> None:
         self._server.stop(signal.SIGKILL)
@@ -242,6 +290,7 @@ class Conductor:
         texts: Counter[str] = Counter()
         unknown: set[str] = set()
         winners: Counter[int] = Counter()
+        late = 0
         for number in range(self._sessions):
             view = await agent.get_snapshot(session_id=name_of(number))
             assert view is not None
@@ -250,11 +299,12 @@ class Conductor:
             for item in page.items:
                 if item.reason == "outcome_unknown":
                     unknown.add(f"{item.session_id} {item.tool} {item.input['n']}")
-                decided = [d for d in await ai.inbox.history(item.id) if d.verb in ("respond", "restart", "decline")]
-                reopened = [d for d in await ai.inbox.history(item.id) if d.verb == "reopen"]
-                winners[len(decided) - len(reopened)] += 1
+                verbs = Counter(d.verb for d in await ai.inbox.history(item.id))
+                winners[verbs["respond"] + verbs["restart"] + verbs["decline"] - verbs["reopen"]] += 1
+                late += verbs["late_result"]
         await ai.aclose()
-        return {"texts": texts, "unknown": sorted(unknown), "winners": winners, "troubles": self.troubles}
+        found = {"texts": texts, "unknown": sorted(unknown), "winners": winners, "troubles": self.troubles}
+        return {**found, "late": late}
 
 
 def main() -> None:
@@ -265,7 +315,7 @@ def main() -> None:
         asyncio.run(api(given[0], given[1], Path(given[2]), int(given[3]), int(given[4])))
     else:
         folder = Path(given[0])
-        conductor = Conductor(folder, int(given[1]), int(given[3]))
+        conductor = Conductor(folder, int(given[1]), int(given[3]), Island() if given[4:] == ["cut"] else None)
         report = asyncio.run(conductor.run(float(given[2])))
         print(json.dumps({**report, "effects": Counter(read(folder).splitlines())}))
 

@@ -26,12 +26,16 @@ def free_port() -> int:
 
 
 class Server:
-    """Can be stopped and started again, as one that is upgraded or crashes; its address and state stay."""
+    """Can be stopped and started again, as one that is upgraded or crashes; its address and state stay.
 
-    def __init__(self, folder: Path, *settings: str) -> None:
+    It listens at `ip`, which is all addresses of the machine only where nobody else is in its network.
+    """
+
+    def __init__(self, folder: Path, *settings: str, ip: str = "127.0.0.1") -> None:
         self.address = f"127.0.0.1:{free_port()}"
         self._folder = folder
         self._settings = settings
+        self._ip = ip
         self._http = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -39,7 +43,7 @@ class Server:
         found = program()
         assert found is not None
         port = self.address.rpartition(":")[2]
-        command = [found, "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", port]
+        command = [found, "server", "start-dev", "--headless", "--ip", self._ip, "--port", port]
         command += ["--http-port", str(self._http), "--db-filename", str(self._folder / "temporal.db")]
         command += ["--log-level", "error"]
         for setting in self._settings:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adjourn import Adjourn, InvalidRequest, MissingExtra, ModelError, UnknownModel, tool
-from adjourn.model import ModelRequest
+from adjourn.model import ModelRequest, note_of
 from adjourn.parts import Message, Part, Usage, encode
 from adjourn.plugins import anthropic as package
 from adjourn.plugins.anthropic import Anthropic
@@ -255,7 +255,8 @@ async def test_a_rate_limit_says_when_to_come_back() -> None:
     date = (await failed(whole(body, 429, retry_after=formatdate(time.time() + 60, usegmt=True)))).retry_after
     assert date is not None
     assert 50 < date <= 61
-    assert (await failed(whole(body, 429, retry_after="soon"))).retry_after is None
+    for wrong in ("soon", "inf", "nan", "-inf"):
+        assert (await failed(whole(body, 429, retry_after=wrong))).retry_after is None
     assert not (await failed(whole(body, 429, x_should_retry="false"))).retryable
 
 
@@ -287,6 +288,21 @@ async def test_a_reply_that_is_no_json_or_no_message(streaming: bool) -> None:
         assert error.retryable
     events = [{"type": "content_block_delta", "index": 3, "delta": {"type": "text_delta", "text": "x"}}]
     assert "does not fit" in str(await failed(streamed(events), streaming=True))
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+async def test_a_plain_answer_to_a_wish_to_stream_is_shown_in_one_chunk(kind: str) -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    body = json.dumps(message(thought, text("Hello."), tool_use("t1", "look")), indent=1).encode()
+    pieces = [b"\n", body[:1], body[1:9], body[9:]]
+    async with serving([Answer(pieces, kind=kind), whole(message(thought, text("Hello.")))]) as (server, plugin):
+        reply, chunks = await ask(plugin, says("Go.", streaming=True))
+    assert server.bodies[0]["stream"] is True
+    assert [p.tool_request.name for p in reply.message.content if p.tool_request] == ["look"]
+    assert note_of(reply.message.content[0], "anthropic")["signature"] == "c2ln"
+    assert [(c.reasoning, c.text) for c in chunks] == [("Hm.", "Hello.")]
+    refusal = Answer([json.dumps(error_body("overloaded_error")).encode()], kind=kind)
+    assert (await failed(refusal, streaming=True)).code == 529
 
 
 @BOTH

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -157,6 +157,101 @@ async def test_a_model_that_breaks_the_contract_is_told_how(model: Model, proble
     for task in LEFT:
         task.cancel()
     LEFT.clear()
+
+
+def raising(request: ModelRequest) -> str:
+    raise KeyError("choices")
+
+
+def telling_texts(request: ModelRequest, emit: Any) -> str:
+    emit("ok")
+    return "ok"
+
+
+async def swallowing(request: ModelRequest) -> str:
+    try:
+        await asyncio.sleep(0.05)
+    except asyncio.CancelledError:
+        await asyncio.sleep(0)
+    return "ok"
+
+
+def reading_only_texts(request: ModelRequest) -> str:
+    text: Any = request.messages[-1].content[0].text
+    return text.upper()
+
+
+class Nameless:
+    async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        return as_reply("ok")
+
+
+class Named(Nameless):
+    name: Any = "mine/named"
+
+
+class Numbered(Named):
+    name = 3
+
+
+class Unasked(Named):
+    check = True
+
+
+class AtOnce:
+    name = "mine/at-once"
+
+    def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        return as_reply("ok")
+
+
+class OfOneArgument:
+    name = "mine/one"
+
+    async def __call__(self, request: ModelRequest) -> ModelReply:
+        return as_reply("ok")
+
+
+class Keyed(Named):
+    def __init__(self, key: str) -> None: ...
+
+
+def odd(**fields: Any) -> Any:
+    given: Any = {"message": Message("model", [Part(text="ok")]), **fields}
+    return replying(lambda: ModelReply(**given))
+
+
+@pytest.mark.parametrize(
+    "make,problem",
+    [
+        (FunctionModel(raising), "raised KeyError, not a ModelError: 'choices'"),
+        (FunctionModel(telling_texts), "emitted a str, not a Chunk"),
+        (FunctionModel(swallowing), "leaves nothing behind: it was cancelled and replied all the same"),
+        (FunctionModel(reading_only_texts), "goes on after a result: it raised AttributeError"),
+        (Nameless(), "is no model .it has no `name`.; give a model"),
+        (Nameless, "has no name"),
+        (Numbered(), "is no text: 3"),
+        (Unasked, "`check` is True"),
+        (AtOnce(), "cannot be awaited; its call must be async"),
+        (OfOneArgument(), "raised TypeError"),
+        (Keyed, "is made with arguments; give a model"),
+        (None, "None is neither a model nor"),
+        (odd(message=Message("model", cast(Any, "hello"))), "no list of parts: 'hello'"),
+        (odd(message=Message("model", cast(Any, ["hello"]))), "no Part: 'hello'"),
+        (odd(usage={"input": 3}), "usage is a dict"),
+    ],
+    ids=[
+        "raises", "emits texts", "swallows", "only texts", "nameless", "nameless class", "number", "check", "sync",
+        "arguments", "class with arguments", "none", "text content", "text part", "usage",
+    ],
+)  # fmt: skip
+async def test_a_strangers_model_is_told_its_fault_by_the_name_of_a_check(make: Any, problem: str) -> None:
+    with pytest.raises(AssertionError, match=problem):
+        await check_model(make)
+
+
+async def test_a_class_whose_instances_are_models_will_do_as_a_maker() -> None:
+    assert (await check_model(Named)).passed
 
 
 async def test_a_failure_must_be_a_model_error() -> None:

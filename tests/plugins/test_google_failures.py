@@ -13,7 +13,7 @@ import pytest
 
 from adjourn.errors import MissingExtra, ModelError, UnknownModel
 from adjourn.model import ModelRegistry, ModelReply, ModelRequest
-from adjourn.parts import Message, Part
+from adjourn.parts import Chunk, Message, Part
 from adjourn.plugins.google_genai import GoogleAI, VertexAI
 from plugins.google_kit import KEY, Answer, FakeGemini, gemini, ignore, plain, response, sse, stream, vertex
 
@@ -62,6 +62,7 @@ RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay":
         (500, "INTERNAL", True),
         (503, "UNAVAILABLE", True),
         (504, "DEADLINE_EXCEEDED", True),
+        (529, "OVERLOADED", True),
     ],
 )
 async def test_an_answer_that_is_an_error_has_its_code_and_says_whether_to_try_again(
@@ -128,6 +129,17 @@ async def test_a_stream_that_breaks_off_is_an_error_to_try_again(server: FakeGem
         assert error.retryable
         assert error.code is None
         assert "so it" not in str(error)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+async def test_a_plain_answer_to_a_wish_to_stream_is_shown_in_one_chunk(server: FakeGemini, kind: str) -> None:
+    server.answers.append(Answer(response({"text": "Hello."}, finish="STOP"), kind=kind))
+    plugin = gemini(server)
+    shown: list[Chunk] = []
+    reply = await plugin.model("gemini-3-flash-preview")(ASK_STREAMED, shown.append)
+    await plugin.aclose()
+    assert reply.message.text == "Hello."
+    assert [c.text for c in shown] == ["Hello."]
 
 
 async def test_json_that_is_none_is_an_error_without_the_text(server: FakeGemini) -> None:

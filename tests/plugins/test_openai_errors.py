@@ -77,6 +77,9 @@ async def test_a_short_prompt_is_not_repeated_either(api: str) -> None:
         ({"retry_after": "20"}, 20.0),
         ({"retry_after_ms": "1500", "retry_after": "2"}, 1.5),
         ({"retry_after": "soon"}, None),
+        ({"retry_after": "inf"}, None),
+        ({"retry_after_ms": "nan", "retry_after": "3"}, 3.0),
+        ({"retry_after": "-5"}, 0.0),
     ],
 )
 async def test_a_429_keeps_the_delay_it_asks_for(headers: dict[str, str], seconds: float | None) -> None:

@@ -130,6 +130,32 @@ async def test_after_a_restart(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
+async def test_after_a_restart_with_an_edited_input_the_call_stays_as_it_was_and_the_result_says_so(api: str) -> None:
+    async with world_of(api, calling(api, *ASKED[:1]), saying(api)) as (world, server):
+        paused = await world.generate("Go.")
+        edited = restart_tool(interrupt=paused.interrupts[0], replace_input={"to": "joe"})
+        await world.generate(resume_restart=edited)
+    *before, answered = items_of(server)
+    assert before == [USER, *sent(api, *ASKED[:1])]
+    told = answered["output" if api == "responses" else "content"]
+    assert answered == result(api, "call_1", told)
+    assert told.startswith('{"sent":"joe"}\n')
+    assert "edited" in told
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_streamed_pause_goes_on_with_the_same_request_as_one_that_was_not(api: str) -> None:
+    async with world_of(api, calling(api, *ASKED[:1]), saying(api)) as (world, server):
+        stream = world.ai.generate_stream("Go.", tools=["send", "look"])
+        paused = await stream.response
+        answer = respond_to_interrupt("", interrupt=paused.interrupts[0])
+        stream = world.ai.generate_stream(tools=["send", "look"], resume_respond=answer)
+        assert (await stream.response).text == "Done."
+    assert server.requests[1]["stream"] is True
+    assert items_of(server) == [USER, *sent(api, *ASKED[:1]), result(api, "call_1", "")]
+
+
+@pytest.mark.parametrize("api", APIS)
 async def test_after_a_decline(api: str) -> None:
     async with world_of(api, calling(api, *ASKED[:1]), saying(api)) as (world, server):
         paused = await world.generate("Go.")

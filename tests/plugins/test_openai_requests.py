@@ -336,6 +336,20 @@ def test_the_configuration_of_chat() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "config", [{"topP": 0.5, "maxOutputTokens": 9}, {"top_p": 0.5, "max_tokens": 9}], ids=["camel", "snake"]
+)
+def test_a_dict_is_a_config_in_either_case_and_by_either_name_of_the_limit(config: Any) -> None:
+    asked = ModelRequest([user(Part(text="Go."))], config=config)
+    responses_body, _ = responses.build(asked, "gpt-5", "openai")
+    openai_body, _ = chat.build(asked, "gpt-5", "openai", chat.Dialect())
+    other_body, _ = chat.build(asked, "m", "groq", chat.Dialect())
+    assert [b["top_p"] for b in (responses_body, openai_body, other_body)] == [0.5] * 3
+    assert responses_body["max_output_tokens"] == 9
+    assert openai_body["max_completion_tokens" if "maxOutputTokens" in config else "max_tokens"] == 9
+    assert other_body["max_tokens"] == 9
+
+
 async def test_an_unknown_setting_is_refused_by_name() -> None:
     plugin = OpenAICompatible("ollama", "http://127.0.0.1:1/v1", models=["a"])
     with pytest.raises(InvalidRequest, match="temprature"):

@@ -1,8 +1,10 @@
+import asyncio
+
 import pytest
 
-from adjourn import Adjourn, Backoff, Interrupt, ToolRunContext, respond_to_interrupt, tool
+from adjourn import AbortSignal, Adjourn, Backoff, Interrupt, ToolRunContext, respond_to_interrupt, tool
 from adjourn.errors import DefinitionError, ModelError
-from adjourn.model import Emit, Model, ModelReply, ModelRequest, as_reply
+from adjourn.model import Emit, FunctionModel, Model, ModelReply, ModelRequest, as_reply
 from adjourn.parts import OURS, Chunk, Message, Part
 from adjourn.resilience import MARK, configured_model, fallback_model, half_a_second_doubled, retry_model
 from adjourn.testing import FakeClock, ScriptedModel, call
@@ -184,3 +186,79 @@ async def test_a_turn_that_falls_back_and_pauses_in_between_keeps_a_valid_histor
     assert model_message.content[0].metadata == signed.metadata
     assert results.content[0].tool_response is not None
     assert results.content[0].tool_response.ref == "toolu_1"
+
+
+class Stopped(FakeClock):
+    """A clock that never goes on: whoever sleeps waits for ever, and says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asleep = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.asleep.set()
+        await asyncio.Event().wait()
+
+
+async def test_an_abort_ends_the_waiting_and_no_attempt_follows() -> None:
+    model, clock, signal = ScriptedModel([BUSY], repeat_last=True), Stopped(), AbortSignal()
+    ai = Adjourn(model=retry_model(model, attempts=9, when=lambda e: True, clock=clock))
+    turn = asyncio.ensure_future(ai.generate("Go.", abort_signal=signal))
+    await clock.asleep.wait()
+    signal.abort("enough")
+    assert (await turn).finish_reason == "aborted"
+    assert len(model.requests) == 1
+
+
+async def test_a_cancelled_call_is_no_failure_that_another_model_makes_good() -> None:
+    begun = asyncio.Event()
+
+    async def hang(request: ModelRequest) -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    second = ScriptedModel(["done"])
+    first = retry_model(FunctionModel(hang), attempts=3, backoff=0, when=lambda e: True)
+    waiting = asyncio.ensure_future(run(fallback_model(first, second, when=lambda e: True)))
+    await begun.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert second.requests == []
+
+
+async def test_a_deadline_of_the_caller_ends_the_waiting() -> None:
+    model, clock = ScriptedModel([BUSY], repeat_last=True), Stopped()
+
+    async def with_a_deadline() -> None:
+        async with asyncio.timeout(None) as deadline:
+            waiting = asyncio.ensure_future(clock.asleep.wait())
+            waiting.add_done_callback(lambda _: deadline.reschedule(0))
+            await run(retry_model(model, attempts=9, clock=clock))
+
+    with pytest.raises(TimeoutError):
+        await with_a_deadline()
+    assert len(model.requests) == 1
+
+
+async def test_calls_at_once_count_their_failures_apart() -> None:
+    left = {"a": 2, "b": 0, "c": 1, "d": 3}
+    seen: list[str] = []
+
+    async def reply(request: ModelRequest) -> str:
+        text = request.messages[-1].content[0].text or ""
+        seen.append(text)
+        await asyncio.sleep(0)
+        if left[text]:
+            left[text] -= 1
+            raise BUSY
+        return text
+
+    def asking(text: str) -> ModelRequest:
+        return ModelRequest([Message("user", [Part(text=text)])])
+
+    model = retry_model(FunctionModel(reply), attempts=3, backoff=0)
+    done = await asyncio.gather(*[run(model, asking(t)) for t in left], return_exceptions=True)
+    assert [d if isinstance(d, BaseException) else d[0].message.text for d in done] == ["a", "b", "c", BUSY]
+    assert sorted(seen) == sorted("aaabccddd")

@@ -5,7 +5,7 @@ import json
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from adjourn import Adjourn, AgentInit, Interrupt, MemoryStore, ToolRunContext
 from adjourn.store import Decision, InterruptRecord
@@ -28,6 +28,15 @@ class Verdict(BaseModel):
 
 class Order(BaseModel):
     customer: str
+
+
+class Crate(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    sku: str
+
+
+class Packed(BaseModel):
+    crates: list[Crate]
 
 
 class Desk:
@@ -107,6 +116,13 @@ def application(clock: FakeClock, log: list[Any]) -> Adjourn:
         raise Interrupt({"guess": what}, response=int)
 
     ai.define_interrupt("review", "Asks a person to go over an order.", Order, Verdict)
+
+    @ai.tool(approval=True)
+    async def pack(crates: list[Crate]) -> str:
+        log.append([c.model_dump() for c in crates])
+        return "packed"
+
+    ai.define_interrupt("count", "Asks what was packed.", Order, Packed)
     ai.define_interrupt("ask", "Asks a person.", Order)
     ai.define_agent("clerk", store=MemoryStore(), system="Be kind.")
     return ai

@@ -1,6 +1,7 @@
 """What people tried against the server, each as one test: ways round the rules of deciding, and ways to hold it up."""
 
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,10 +10,12 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from adjourn.errors import DefinitionError
+from adjourn import MemoryStore, Store
+from adjourn.errors import DefinitionError, StoreUnavailable
 from adjourn.lease import transact
 from adjourn.parts import Part, ToolRequest, ToolResponse
 from adjourn.server import Auth, Principal
+from adjourn.server.ended import EndedSessions
 from adjourn.server.hardening import is_too_deep, redacted
 from adjourn.server.outgoing import Outgoing, check_url, is_public
 from adjourn.server.webhook_delivery import Deliverer, news_after
@@ -387,13 +390,73 @@ def test_a_prefix_that_is_a_place_of_ours_is_refused(office: Office, root: str) 
         app_of(office, root_path=root)
 
 
-async def test_signing_out_ends_a_copied_cookie_in_this_process(office: Office) -> None:
+async def signed_in(people: People, name: str = "ann") -> dict[str, str]:
+    """A copy of the cookie, and what a script sends with it."""
+    signed = await people[None]("POST", "/api/session", {"token": words(name)})
+    cookie = {"cookie": signed.headers["set-cookie"].split(";")[0]}
+    people.client.cookies.clear()
+    me = (await people[None]("GET", "/api/me", headers=cookie)).json()
+    return cookie | {"x-csrf-token": me["csrfToken"]}
+
+
+async def knows(people: People, cookie: dict[str, str]) -> bool:
+    people.client.cookies.clear()
+    return (await people[None]("GET", "/api/me", headers=cookie)).status_code == 200
+
+
+@pytest.mark.parametrize("way", ["script", "page"])
+async def test_signing_out_ends_a_copied_cookie_in_every_process_and_after_a_restart(store: Store, way: str) -> None:
+    async with at(app_of(Office(store))) as here, at(app_of(Office(store))) as there:
+        cookie, other = await signed_in(here), await signed_in(here)
+        assert await knows(there, cookie)
+        if way == "script":
+            assert (await here[None]("DELETE", "/api/session", headers=cookie)).status_code == 204
+        else:
+            form = {"_csrf_token": cookie["x-csrf-token"]}
+            out = await here[None]("POST", "/logout", headers={"cookie": cookie["cookie"]}, data=form)
+            assert out.status_code == 303
+        for people in (here, there):
+            assert not await knows(people, cookie)
+            assert await knows(people, other)  # another browser of the same person stays signed in
+    async with at(app_of(Office(store))) as again:
+        assert not await knows(again, cookie)
+
+
+async def test_without_a_store_signing_out_holds_in_this_process() -> None:
+    office = Office()
+    office.ai.agents = {"loose": office.ai.agents["loose"]}
     async with at(app_of(office)) as people:
-        signed = await people[None]("POST", "/api/session", {"token": words("ann")})
-        cookie = {"cookie": signed.headers["set-cookie"].split(";")[0]}
-        people.client.cookies.clear()
-        csrf = (await people[None]("GET", "/api/me", headers=cookie)).json()["csrfToken"]
-        out = await people[None]("DELETE", "/api/session", headers={**cookie, "x-csrf-token": csrf})
-        assert out.status_code == 204
-        people.client.cookies.clear()
-        assert (await people[None]("GET", "/api/me", headers=cookie)).status_code == 401
+        cookie = await signed_in(people)
+        assert (await people[None]("DELETE", "/api/session", headers=cookie)).status_code == 204
+        assert not await knows(people, cookie)
+
+
+async def test_where_the_store_does_not_answer_no_cookie_is_believed_and_nobody_is_told_it_was_ended(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with at(app_of(office)) as people:
+        cookie = await signed_in(people)
+
+        def away(*_: Any, **__: Any) -> Any:
+            raise StoreUnavailable("away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(office.store, "submit", away)
+            for method, path in (("GET", "/api/me"), ("DELETE", "/api/session")):
+                assert (await people[None](method, path, headers=cookie)).status_code == 503
+            assert (await people["ann"]("GET", "/api/me")).status_code == 200  # a token needs no store
+            assert (await people[None]("GET", "/health", headers=cookie)).status_code == 200
+        assert await knows(people, cookie)
+        assert (await people[None]("DELETE", "/api/session", headers=cookie)).status_code == 204
+
+
+async def test_what_ended_by_itself_is_noted_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = MemoryStore()
+    ended = EndedSessions(lambda: [kept])
+    now = time.time()
+    await ended.note("aa1", int(now) + 10)
+    monkeypatch.setattr("adjourn.server.ended.time.time", lambda: now + 20)
+    await ended.note("aa2", int(now) + 30)
+    assert kept.marks == {"signed-out:aa": f'{{"aa2":{int(now) + 30}}}'}
+    assert not await ended.known("aa1")
+    assert await EndedSessions(lambda: [kept]).known("aa2")

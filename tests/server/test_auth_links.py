@@ -132,8 +132,17 @@ async def test_a_link_expires(people: People, office: Office, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     "body",
-    [{"expiresIn": 0}, {"expiresIn": 1e12}, {"by": ""}, {"verbs": []}],
-    ids=["at once", "never", "nobody", "none"],
+    [
+        {"expiresIn": 0},
+        {"expiresIn": 1e12},
+        {"by": ""},
+        {"by": "  "},
+        {"by": "a\0b"},
+        {"by": "ann\u202enna"},
+        {"by": "x" * 201},
+        {"verbs": []},
+    ],
+    ids=["at once", "never", "nobody", "blank", "hidden", "turned round", "long", "none"],
 )
 async def test_a_link_that_makes_no_sense_is_not_made(people: People, body: dict[str, Any]) -> None:
     one = await people["ann"].pause()

@@ -11,7 +11,7 @@ import pytest
 from adjourn.display import visible
 from adjourn.server import Auth
 from adjourn.server.hardening import CSP, RedactSecrets, is_too_deep, redacted
-from adjourn.server.limits import KEPT, Buckets
+from adjourn.server.limits import KEPT, Buckets, network_of
 from server.server_kit import Office, People, app_of, at, bearer, token, words
 
 PROBLEM = "application/problem+json"
@@ -294,6 +294,32 @@ async def test_a_stream_that_has_begun_may_take_longer(office: Office) -> None:
         reply = await people["ann"]("POST", "/api/agents/clerk/send", {"message": "wait"}, headers=head)
         await task
     assert '"finishReason":"stop"' in reply.text
+
+
+@pytest.mark.parametrize(
+    "address, counted",
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),
+        ("local", "local"),
+    ],
+)
+def test_an_address_is_counted_with_all_that_one_client_has(address: str, counted: str) -> None:
+    assert network_of(address) == counted
+
+
+async def test_who_has_a_whole_network_gets_no_more_tries_than_others(office: Office) -> None:
+    app = app_of(office, logins_per_minute=2, requests_per_minute_per_address=6)
+    found: list[int] = []
+    for last in range(8):
+        async with at(app, client=(f"2001:db8::{last + 1:x}", 1), lifespan=False) as people:
+            found.append((await people[None]("POST", "/api/session", {"token": "wrong"})).status_code)
+    assert found == [401, 401, 429, 429, 429, 429, 429, 429]
+    async with at(app, client=("2001:db8:0:1::1", 1), lifespan=False) as people:
+        assert (await people[None]("POST", "/api/session", {"token": "wrong"})).status_code == 401
 
 
 # -- logs ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Clients that mean harm, at a real uvicorn: slow ones, huge ones, and those that send no HTTP at all."""
 
+import logging
 import socket
+import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -8,7 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
+from adjourn.server.hardening import Gate
 from server.server_kit import UNLIMITED, Office, app_of, bearer, served
 
 
@@ -132,6 +136,25 @@ def test_what_is_no_good_request_gets_no_good_answer(quick: str, nonsense: bytes
     assert not answer.startswith(b"HTTP/1.1 2"), answer
     assert b"Traceback" not in answer
     assert is_well(quick)
+
+
+def test_who_does_not_read_its_reply_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
+    let_go = threading.Event()
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        try:
+            while True:
+                await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+        finally:
+            let_go.set()
+
+    gate = Gate(endless, replace(UNLIMITED, reply_seconds=0.3))
+    with served(gate, lifespan="off") as url, raw(url) as connection, caplog.at_level(logging.INFO, "adjourn.server"):
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert let_go.wait(20)
+    assert "took nothing of its reply" in caplog.text
+    assert "incident" not in caplog.text
 
 
 def test_a_hundred_slow_clients_keep_nobody_else_out(quick: str) -> None:

@@ -115,7 +115,7 @@ async def test_a_session_that_is_deleted_ends_its_stream(place: Place) -> None:
     office = Office(place.open(), SYSTEM)
     session = office.agent.connect()
     await session.send("pay").output
-    frames = session_frames(Journals(office.store), session.id, None, 20.0)
+    frames = session_frames(Journals(office.store), session.id, None, 20.0, told=True)
     assert await anext(frames) == b"retry: 2000\n\n"
     first = await anext(frames)
     assert b"event: batch" in first

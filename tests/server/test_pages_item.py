@@ -14,7 +14,7 @@ from adjourn.server import Server
 from adjourn.store import Decision
 from adjourn.testing import FakeClock, ScriptedModel, call
 from server.pages_desk_kit import Desk, application
-from server.pages_kit import visitor
+from server.pages_kit import Form, visitor
 from server.server_kit import at
 
 
@@ -360,3 +360,51 @@ async def test_of_a_nested_agents_call_the_inner_tool_is_shown_edited_and_run(sh
         page = await desk.rested(await desk.root.send(page.form("/restart")))
         assert "You approved it with an edited input." in page.text
         assert log == [4]
+
+
+# -- what a form does not show ---------------------------------------------------------------------------------------
+
+
+def first_row(form: Form) -> Form:
+    """With the Remove of the first row, not the last, behind that word."""
+    form.buttons["Remove"] = ("_remove", "$.crates[0]", "")
+    return form
+
+
+async def test_a_row_that_is_taken_out_takes_along_what_was_its_own_and_no_more(desk: Desk) -> None:
+    page = await desk.open("pack", {"crates": [{"sku": "A", "lot": 1}, {"sku": "B", "lot": 2}]})
+    page = await desk.root.send(first_row(page.form("/review")), "Remove")
+    assert desk.log == []
+    page = await desk.root.send(page.form("/review"), "Review the change")
+    page = await desk.root.send(page.form("/restart"), "Edit again")
+    assert page.form("/review").fields["$.crates[0].sku"] == ["B"]
+    page = await desk.root.send(page.form("/review"), "Review the change", **{"$.crates[0].sku": "C"})
+    page = await desk.root.send(page.form("/restart"), "Approve with these changes")
+    await desk.rested(page)
+    assert desk.log == [[{"sku": "C", "lot": 2}]]
+
+
+async def test_what_was_written_as_json_and_has_no_field_survives_the_form(desk: Desk) -> None:
+    page = await desk.open("count", {"customer": "Ann"})
+    page = await desk.root.send(page.form("/respond"), "Write JSON instead")
+    typed = '{"crates": [{"sku": "A", "lot": "</script>"}, {"sku": "B", "lot": 2}]}'
+    page = await desk.root.send(page.form("/respond"), "Use the form", _json=typed)
+    page = await desk.root.send(first_row(page.form("/respond")), "Remove")
+    page = await desk.root.send(page.form("/respond"), "Send answer", **{"$.crates[0].sku": "Z"})
+    assert (await desk.decisions(page))[0].output == {"crates": [{"sku": "Z", "lot": 2}]}
+
+
+async def test_a_carried_value_that_was_damaged_costs_nothing_that_was_typed(desk: Desk) -> None:
+    page = await desk.open("pack", {"crates": [{"sku": "A", "lot": 1}]})
+    form = page.form("/review")
+    page = await desk.root.send(form, "Review the change", _began="{nonsense", **{"$.crates[0].sku": "B"})
+    page = await desk.root.send(page.form("/restart"), "Approve with these changes")
+    await desk.rested(page)
+    assert desk.log == [[{"sku": "B", "lot": 1}]]
+
+
+async def test_a_list_that_can_take_no_more_rows_says_so(desk: Desk) -> None:
+    page = await desk.open("pack", {"crates": [{"sku": "A"}] * 200})
+    page = await desk.root.send(page.form("/review"), "Add another")
+    assert page.status == 422
+    assert "has as many rows as a form can show; write JSON to give more" in page.text

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from adjourn import AgentInit, Interrupt
+from adjourn import Adjourn, AgentInit, Interrupt, ToolRunContext
 from adjourn.errors import AlreadyResolved
-from adjourn.testing import call
+from adjourn.testing import ScriptedModel, call
 from sessions.session_kit import World, assert_sendable, outputs_of
 from sessions.test_session_nested import PAY, Outer, delegated
 
@@ -194,3 +194,25 @@ async def test_a_decision_on_one_branch_outlives_the_end_of_the_other(world: Wor
         ended += [(await t.output).text for t in turns]
     assert ended == ["Paid.", "Paid."]
     assert world.done("paid") == [5, 5]
+
+
+async def test_what_is_approved_inside_in_several_branches_has_a_key_in_each(world: World) -> None:
+    ai, keys = Adjourn(), list[str]()
+
+    @ai.tool()
+    async def charge(amount: int, ctx: ToolRunContext) -> str:
+        if not ctx.is_resumed():
+            raise Interrupt({"amount": amount})
+        keys.append(ctx.idempotency_key)
+        return "charged"
+
+    inside = ScriptedModel([call("charge", {"amount": 1}), *["ok"] * 3])
+    buyer = ai.define_agent("buyer", model=inside, tools=[charge])
+    outside = ScriptedModel([call("buyer", {"task": "buy"}), *["done"] * 3])
+    session = ai.define_agent("outer", model=outside, store=world.place.open(), tools=[buyer.as_tool()]).connect()
+    await session.send("go").output
+    first = await session.fork()
+    second = await first.fork()
+    for live in (first, session, second):
+        assert (await live.interrupts[0].restart({}).output).text == "done"
+    assert len(keys) == len(set(keys)) == 3

@@ -5,17 +5,21 @@ from typing import Any
 import pytest
 
 from adjourn import (
+    AdjournError,
     AgentInit,
     AlreadyResolved,
+    Interrupt,
     InvalidRequest,
     ResumeError,
     SessionConflict,
     SessionNotFound,
     ToolChanged,
+    ToolFailed,
     ToolGone,
+    ToolRunContext,
 )
 from adjourn.testing import call
-from sessions.session_kit import Process, World, assert_sendable, outputs_of, shown
+from sessions.session_kit import Mortal, Process, World, assert_sendable, outputs_of, shown
 
 TWO = [call("pay", {"amount": 1}, ref="a"), call("pay", {"amount": 2}, ref="b")]
 
@@ -225,6 +229,61 @@ async def test_a_fork_before_a_pause_asks_again_with_a_new_id(world: World) -> N
 async def test_forking_nothing_is_refused(world: World) -> None:
     with pytest.raises(SessionNotFound):
         await world.process().connect().fork()
+
+
+def charging(process: Process) -> None:
+    """A tool that is paid by key, as a payment provider would do it: the first time once, the same key never again."""
+
+    @process.ai.tool()
+    async def charge(amount: int, ctx: ToolRunContext) -> str:
+        if not ctx.is_resumed():
+            raise Interrupt({"amount": amount})
+        process.log.append(("charged", ctx.idempotency_key))
+        if ctx.resumed_metadata.get("fails"):
+            raise ConnectionError("nobody knows whether it got through")
+        return "charged"
+
+
+async def test_a_call_that_is_approved_in_two_branches_has_a_key_in_each(world: World) -> None:
+    _, session = await paused(world, call("charge", {"amount": 1}), *["ok"] * 3, define=charging)
+    first = await session.fork()
+    second = await first.fork()
+    for live in (session, first, second):
+        assert (await live.interrupts[0].restart({}).output).text == "ok"
+    keys = world.done("charged")
+    assert len(keys) == len(set(keys)) == 3
+
+
+async def test_each_attempt_of_a_branch_has_the_key_of_its_own_approval_in_any_process(world: World) -> None:
+    _, session = await paused(world, call("charge", {"amount": 1}), define=charging)
+    branch = await session.fork()
+    for live in (session, branch):
+        with pytest.raises(ToolFailed):
+            await live.interrupts[0].restart({"fails": True}).output
+        again = await world.process("ok", define=charging).connect(snapshot_id=live.snapshot_id).load()
+        assert again.interrupts[0].id == live.interrupts[0].id
+        assert (await again.interrupts[0].restart({}).output).text == "ok"
+    keys = world.done("charged")
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+
+
+async def test_a_run_of_unknown_outcome_before_a_fork_has_one_key_in_both_branches(world: World) -> None:
+    """It was approved once, before the branches parted, and may have taken effect: whoever runs it again repeats it."""
+    _, session = await paused(world, call("charge", {"amount": 1}), define=charging)
+    store = Mortal(world.place.open(), 1)
+    lost = world.process(store=store, define=charging).connect(session.id)
+    await lost.load()
+    with pytest.raises(AdjournError):
+        await lost.interrupts[0].restart({}).output
+    world.pass_lease()
+    again = await world.process("ok", "ok", define=charging).connect(session.id).load()
+    assert again.interrupts[0].reason == "outcome_unknown"
+    branch = await again.fork()
+    for live in (again, branch):
+        assert (await live.interrupts[0].restart({}).output).text == "ok"
+    keys = world.done("charged")
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
 
 
 # -- tools that changed ----------------------------------------------------------------------------------------------

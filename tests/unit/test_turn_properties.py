@@ -339,10 +339,17 @@ def test_no_count_passes_its_bound_and_an_end_by_a_limit_is_structured(tape: byt
             assert turn.open is None
 
 
+def silent(step: Any) -> bytes:
+    """A step without what exceptions said: that is in no transcript."""
+    return encode(step).replace(b'"message":"boom"', b'"message":""')
+
+
 def same_pause(one: Turn, other: Turn) -> None:
     for a, b in zip(one.calls, other.calls, strict=True):
         assert (a.id, a.state, a.input, a.replaced, a.due) == (b.id, b.state, b.input, b.replaced, b.due)
-        assert (a.pause, a.restarts, a.pauses, a.error) == (b.pause, b.restarts, b.pauses, b.error)
+        assert (a.pause, a.restarts, a.pauses) == (b.pause, b.restarts, b.pauses)
+        # What an exception said is in no transcript: that there was one is.
+        assert (a.error and a.error.kind) == (b.error and b.error.kind)
         assert encode([a.part, a.response]) == encode([b.part, b.response])
     assert encode(one.counts) == encode(other.counts)
 
@@ -356,7 +363,7 @@ def test_a_turn_read_from_its_written_pause_goes_on_exactly_as_the_original(tape
         if shadow is not None:
             shadow = record(shadow, event)
             assert type(next_step(shadow)) is type(next_step(turn))
-            assert encode(next_step(shadow)) == encode(next_step(turn))
+            assert silent(next_step(shadow)) == silent(next_step(turn))
             assert encode(write(shadow)) == encode(write(turn))
         if isinstance(next_step(turn), Paused):
             shadow = read(load(raw(write(turn))), turn.limits)

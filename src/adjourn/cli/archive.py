@@ -103,7 +103,10 @@ async def purge(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete sessions: those named, or those that have been at rest for long. The audit of decisions stays."""
+    """Delete sessions: those named, or those that have been at rest for long. The audit of decisions stays.
+
+    With --older-than, entries of the inbox's feed that are as old go with them, but never its last.
+    """
     if bool(ids) == bool(older_than):
         raise misused("say which: ids of sessions, or --older-than")
     ai = shell.place.open()
@@ -113,14 +116,18 @@ async def purge(
     else:
         chosen = await _old(ai, seconds_of(older_than or ""))
     gone = 0 if dry_run or not chosen else await _delete(shell, ai, chosen, force, yes)
+    # Nobody was asked where there was nothing to delete, so then only --yes lets the feed be shortened.
+    forgotten = 0 if ids or dry_run or not (chosen or yes) else await _forget(ai, seconds_of(older_than or ""))
     named = [row.id for row in chosen]
-    shell.screen.give({"sessions": named, "deleted": gone, "dryRun": dry_run})
+    shell.screen.give({"sessions": named, "deleted": gone, "dryRun": dry_run, "feedEntries": forgotten})
     if dry_run:
         for row in chosen:
             shell.screen.say(f"{safe(row.id)}\t{safe(row.agent, 40)}\t{span(time.time() - row.updated)}")
-        shell.screen.note(f"{many(len(chosen), 'session')} would be deleted.")
+        feed = "" if ids else " Entries of the inbox's feed that are as old would go with them."
+        shell.screen.note(f"{many(len(chosen), 'session')} would be deleted.{feed}")
     else:
-        shell.screen.say(f"Deleted {many(gone, 'session')}.")
+        feed = f", and {many(forgotten, 'entry', 'entries')} of the inbox's feed" if forgotten else ""
+        shell.screen.say(f"Deleted {many(gone, 'session')}{feed}.")
 
 
 def seconds_of(text: str) -> float:
@@ -155,6 +162,15 @@ async def _old(ai: Adjourn, seconds: float) -> list[SessionRecord]:
         ]
         out += [r for r in rows if not await _waits(store, r.id)]
     return out
+
+
+async def _forget(ai: Adjourn, seconds: float) -> int:
+    """Drops what is as old in the feed of each store, but never its last entry; says how much."""
+    before, gone = time.time() - seconds, 0
+    for store in ai.stores():
+        while some := await transact(store, lambda tx: tx.drop_changes(before)):
+            gone += some
+    return gone
 
 
 async def _waits(store: Store, session_id: str) -> bool:

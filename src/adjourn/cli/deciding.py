@@ -56,7 +56,7 @@ class Manner:
 
     @property
     def person(self) -> str:
-        return self.by or os.environ.get("ADJOURN_USER") or _login()
+        return person(self.by)
 
     def said(self, row: InterruptRecord) -> dict[str, Any]:
         """What goes with each decision. Only what was shown is decided on."""
@@ -88,6 +88,11 @@ def add_to(group: Group) -> None:
     group.command("respond", panel="Deciding")(respond)
     group.command("restart", panel="Deciding")(restart)
     group.command("decline", panel="Deciding")(decline)
+
+
+def person(by: str | None) -> str:
+    """Who it is, for the record: as it was said, or as the environment or the machine has it."""
+    return by or os.environ.get("ADJOURN_USER") or _login()
 
 
 def _login() -> str:

@@ -11,7 +11,7 @@ import typer
 from adjourn.app import Adjourn
 from adjourn.cli.failures import Misuse
 from adjourn.errors import MissingExtra
-from adjourn.logs import configure
+from adjourn.logs import Logs, configure
 
 _PANEL = "Engine"
 
@@ -72,13 +72,15 @@ class EngineOptions:
         for path in (self.tls_ca, self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
                 raise Misuse(f"there is no file {path}")
-        ai.engine = Temporal(
-            self.address or "127.0.0.1:7233",
-            namespace=self.namespace or "default",
-            queue=self.queue or "adjourn",
+        # An engine of the application's own may encrypt what travels: that must not end because somebody named an address.
+        own = ai.engine if isinstance(ai.engine, Temporal) else Temporal()
+        ai.engine = own.at(
+            self.address,
+            namespace=self.namespace,
+            queue=self.queue,
             tls=files if named else self.tls or None,
             api_key=os.environ.get("ADJOURN_TEMPORAL_API_KEY") or None,
-            live=self.live or "127.0.0.1",
+            live=self.live,
         )
         return True
 
@@ -90,9 +92,11 @@ class Logging:
     log_level: Annotated[str, typer.Option(help="critical, error, warning, info or debug.")] = "warning"
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")] = False
 
-    def apply(self) -> None:
-        """Sets it up for the whole process."""
+    def apply(self, ai: Adjourn | None = None) -> None:
+        """Sets it up for the whole process; what happens in the turns of `ai` is logged as well, with its ids."""
         level = self.log_level.upper()
         if level not in logging.getLevelNamesMapping():
             raise Misuse(f"--log-level {self.log_level}: give critical, error, warning, info or debug")
         configure(json=self.log_json, level=level)
+        if ai is not None and not any(isinstance(o, Logs) for o in ai.observers):
+            ai.observers = (*ai.observers, Logs())

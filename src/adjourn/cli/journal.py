@@ -11,6 +11,7 @@ from rich.text import Text
 
 from adjourn.app import Adjourn
 from adjourn.cli.commands import Group, Shell
+from adjourn.cli.engine import EngineOptions
 from adjourn.cli.facts import when
 from adjourn.cli.finding import find_session
 from adjourn.cli.listing import state_of
@@ -32,6 +33,7 @@ _MARKS = {
     "end": ("■", "dim"),
     "expired": ("⌛", "yellow"),
     "late_result": ("·", "dim"),
+    "engine": ("⚙", "dim"),
 }
 _POLL = 5.0
 
@@ -42,11 +44,13 @@ def add_to(group: Group) -> None:
 
 async def log(
     shell: Shell,
+    engine: EngineOptions,
     session: Annotated[str | None, typer.Argument(help="An id or the beginning of one.", show_default=False)] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay, and print what comes.")] = False,
 ) -> None:
-    """What happened in a session: messages, tool runs, pauses, decisions, forks, crashes, ends."""
+    """What happened in a session: messages, tool runs, pauses, decisions, forks, crashes, ends, and what an engine did."""
     ai = shell.place.open()
+    engine.apply(ai)
     row = await find_session(ai, session) if session else await pick_session(shell, ai, "Log of which session?")
     entries = await ai.sessions.timeline(row.id)
     if shell.json:

@@ -3,7 +3,9 @@
 import importlib
 import inspect
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from adjourn.agent import Agent
 from adjourn.app import Adjourn
-from adjourn.cli.failures import Misuse
+from adjourn.cli.failures import Left, Misuse
 from adjourn.errors import AdjournError
 from adjourn.store import Store
 
@@ -126,7 +128,23 @@ def split_schema(dsn: str) -> tuple[str, str]:
 
 
 def load_app(name: str) -> Adjourn:
-    """The application that `module:attribute` names: an Adjourn, or a function without arguments that makes one."""
+    """The application that `module:attribute` names: an Adjourn, or a function without arguments that makes one.
+
+    Ctrl-C stops it at once (Left), where asyncio would wait until their code is through.
+    """
+    before: Any = None
+    if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _load(name)
+    except KeyboardInterrupt:
+        raise Left(f"Stopped while {name} was imported.") from None
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _load(name: str) -> Adjourn:
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         hint = ""

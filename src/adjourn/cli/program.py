@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from adjourn.cli import archive, chat, deciding, demo, doctor, journal, listing, serving, working
+from adjourn.cli import archive, branching, chat, deciding, demo, doctor, journal, listing, serving, working
 from adjourn.cli.commands import Group, Shell, guarded
 from adjourn.cli.failures import USAGE, Misuse
 from adjourn.cli.place import Place
@@ -39,7 +39,7 @@ def _options(
 
 
 _group = Group(app)
-for _module in (demo, chat, serving, working, listing, deciding, journal, archive, doctor):
+for _module in (demo, chat, serving, working, listing, deciding, journal, branching, archive, doctor):
     _module.add_to(_group)
 
 

@@ -19,6 +19,7 @@ from adjourn.cli.commands import Group, Shell, misused
 from adjourn.cli.engine import EngineOptions, Logging
 from adjourn.cli.failures import Misuse
 from adjourn.cli.place import load_app
+from adjourn.cli.telemetry import set_up
 from adjourn.cli.words import many
 from adjourn.errors import MissingExtra
 
@@ -94,6 +95,8 @@ async def serve(
         os.environ[_LOG] = f"{logging.log_level},{'json' if logging.log_json else 'text'}"
         return _serve_many(shell, app, listening)
     ai = shell.place.load(app)
+    logging.apply(ai)
+    set_up(ai)
     engine.apply(ai)
     auth, settings = Auth.from_environment(), ServerSettings.from_environment(os.environ)
     config: Any = uvicorn.Config(create_app(ai, auth, settings=settings), log_config=None, **uvicorn_options(settings))
@@ -202,5 +205,7 @@ def application() -> Any:
     from adjourn.server import create_app
 
     level, _, form = os.environ.get(_LOG, "warning").partition(",")
-    Logging(level, form == "json").apply()
-    return create_app(load_app(os.environ[_APP]))
+    ai = load_app(os.environ[_APP])
+    Logging(level, form == "json").apply(ai)
+    set_up(ai)
+    return create_app(ai)

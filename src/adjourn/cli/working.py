@@ -20,6 +20,7 @@ from adjourn.cli.engine import EngineOptions, Logging
 from adjourn.cli.facts import turn_facts, when
 from adjourn.cli.failures import NOT_DRAINED, Misuse
 from adjourn.cli.screen import Screen, safe
+from adjourn.cli.telemetry import set_up
 from adjourn.cli.words import clock, many, short, took
 from adjourn.errors import AdjournError, NothingPaused, SessionBusy, SessionConflict, StoreError, StoreUnavailable
 from adjourn.handle import AgentOutput, AgentTurn
@@ -49,6 +50,22 @@ class Pace:
         float, typer.Option(help="Seconds between looks, where no store says that anything changed.", min=0.1)
     ] = 5.0
     once: Annotated[bool, typer.Option("--once", help="Take up what waits now, and end when it rests.")] = False
+    deployment: Annotated[
+        str | None,
+        typer.Option(
+            help="With an engine: this worker's deployment, for several versions at once.",
+            rich_help_panel="Engine",
+            envvar="ADJOURN_TEMPORAL_DEPLOYMENT",
+        ),
+    ] = None
+    build_id: Annotated[
+        str | None,
+        typer.Option(
+            help="With an engine: this worker's version in its deployment.",
+            rich_help_panel="Engine",
+            envvar="ADJOURN_TEMPORAL_BUILD_ID",
+        ),
+    ] = None
 
 
 async def worker(shell: Shell, app: AppArgument, pace: Pace, logging: Logging, engine: EngineOptions) -> int:
@@ -58,11 +75,14 @@ async def worker(shell: Shell, app: AppArgument, pace: Pace, logging: Logging, e
         raise Misuse(
             "no agent of this application has a store, so there is nothing for a worker to take up", kind="app"
         )
-    logging.apply()
+    logging.apply(ai)
+    flush = set_up(ai)
     log = _Log(shell.screen)
     agents = f"agents {', '.join(safe(a, 40) for a in sorted(ai.agents))}; Ctrl-C or SIGTERM ends it"
     if engine.apply(ai):
         return await _on_engine(ai, log, pace, agents)
+    if pace.deployment is not None or pace.build_id is not None:
+        raise Misuse("--deployment and --build-id go with --engine: without one there are no versions to tell apart")
     work = Worker(ai, log, concurrency=pace.concurrency, poll=pace.poll)
     stop = asyncio.Event()
     with _signals(stop):
@@ -74,7 +94,7 @@ async def worker(shell: Shell, app: AppArgument, pace: Pace, logging: Logging, e
         else:
             log.say("ready", agents)
             await work.run(stop)
-        return await _drained(work, pace.grace)
+        return await _drained(work, pace.grace, flush)
 
 
 async def _on_engine(ai: Adjourn, log: "_Log", pace: Pace, agents: str) -> int:
@@ -83,8 +103,16 @@ async def _on_engine(ai: Adjourn, log: "_Log", pace: Pace, agents: str) -> int:
 
     if pace.once:
         raise Misuse("--once goes with leases; an engine hands out its work as it comes")
+    if (pace.deployment is None) != (pace.build_id is None):
+        raise Misuse("--deployment and --build-id go together: the one names what the other is a version of")
     place = getattr(ai.engine, "address", "")
-    options = WorkerOptions(grace=pace.grace, sweep=pace.poll, activities=pace.concurrency)
+    options = WorkerOptions(
+        grace=pace.grace,
+        sweep=pace.poll,
+        activities=pace.concurrency,
+        deployment=pace.deployment,
+        build_id=pace.build_id,
+    )
     connect: Any = getattr(ai.engine, "client", None)
     try:
         if connect is not None:
@@ -97,7 +125,7 @@ async def _on_engine(ai: Adjourn, log: "_Log", pace: Pace, agents: str) -> int:
     return 0
 
 
-async def _drained(work: "Worker", grace: float) -> int:
+async def _drained(work: "Worker", grace: float, flush: Callable[[], None]) -> int:
     """Waits for what runs. What does not rest in time is left as a crash leaves it: another worker takes it over."""
     if work.running:
         work.log.say("draining", f"waiting for {many(len(work.running), 'turn')} to rest", turns=len(work.running))
@@ -116,6 +144,7 @@ async def _drained(work: "Worker", grace: float) -> int:
         for session_id in list(work.running):
             with contextlib.suppress(StoreError):
                 await transact(store, partial(let_go, session_id=session_id, holder=work.ai.holder))
+    flush()
     sys.stdout.flush()
     sys.stderr.flush()
     # Ending the loop would cancel the turns, and a cancelled turn has ended for good. Leases are for this.

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from adjourn.agent import Agent
 from adjourn.engine import Engine, Work, end_leg, place_of
 from adjourn.engines.live import Caller
-from adjourn.engines.stored import Ask, Changes, Kept, Legs, Told, View, keep, lease_of
+from adjourn.engines.stored import Ask, Changes, Hand, Kept, Legs, Told, View, keep, lease_of
 from adjourn.errors import InvalidRequest, ModelError, SessionBusy, SessionConflict, SessionError, StoreError
 from adjourn.events import CallRejected, Event, Json, ToolInterrupted, ToolRaised, ToolReturned, ToolStarted, TurnEnded
 from adjourn.handle import AgentInit
@@ -28,6 +28,9 @@ from adjourn.store import SessionQuery, SessionRecord, Store, Tx
 from adjourn.stream import Watcher
 from adjourn.tool import AbortSignal
 from adjourn.turn import next_step
+
+_SEEN = 1000
+"""So many legs that nobody waits for a worker tells of at once. More at the same time are run as well, and not told of."""
 
 
 class Superseded(Exception):
@@ -63,8 +66,11 @@ class WorkerSession(AgentSession):
         session.context, session.abort_signal = context, signal
         return session
 
-    async def hand_over(self) -> Work | None:
-        """Begins the leg that this session waits for, without driving it: what there is to do then, or None."""
+    async def hand_over(self, seeing: "set[asyncio.Task[Any]]") -> Work | None:
+        """Begins the leg that this session waits for, without driving it: what there is to do then, or None.
+
+        Where somebody observes, a task among `seeing` tells of the leg until it rests.
+        """
         at, agent, store = await self._load(), self.agent, self.agent.store
         engine = agent.engine
         if engine is None or store is None or (at.unfinished is None and not at.waiting):
@@ -76,7 +82,13 @@ class WorkerSession(AgentSession):
         setting.journal, setting.leg, setting.key = journal, leg, self.id
         remote = Remote(turn, setting, engine, journal, at)
         remote.taken(turn, events)
-        return await remote.begin()
+        if len(seeing) >= _SEEN:
+            return await remote.begin()
+        work, task = await remote.hand_over()
+        if task is not None:
+            seeing.add(task)
+            task.add_done_callback(partial(_seen, seeing))
+        return work
 
 
 class StepJournal:
@@ -144,7 +156,8 @@ class StepJournal:
         if view is None or not self._is_asked_for(view, events[0]):
             return Kept(view, False)
         handled = self._setting.handlers is not None
-        return keep(tx, view, events, changes, handled, self._agent.clock.now(), self._store.lease_seconds)
+        hand = Hand(self._legs.worker, self._agent.clock.now(), self._store.lease_seconds)
+        return keep(tx, view, events, changes, handled, hand)
 
     def _is_asked_for(self, view: View, event: Event) -> bool:
         if isinstance(event, (ToolStarted, ToolReturned, ToolRaised, ToolInterrupted, CallRejected)):
@@ -167,9 +180,11 @@ class StepJournal:
 class Steps:
     """The steps that a worker of this application can take. Each returns where the turn stands then, whoever got it there."""
 
-    def __init__(self, crew: Crew, holder: str) -> None:
+    def __init__(self, crew: Crew, holder: str, worker: str = "") -> None:
         self._crew = crew
-        self._legs = Legs(holder)
+        self._legs = Legs(holder, worker or holder)
+        self.seeing: set[asyncio.Task[Any]] = set()
+        """What tells of legs that nobody waits for."""
 
     async def call_model(self, ask: Ask, last_try: bool) -> Told:
         """Calls the model, where that is what comes next."""
@@ -230,7 +245,7 @@ class Steps:
         if view is not None and view.session.waiting and not view.session.pending:
             session = WorkerSession(agent, AgentInit(view.session.id, view.row.id))
             try:
-                await session.hand_over()
+                await session.hand_over(self.seeing)
             except SessionError:
                 pass  # somebody else goes on with it
         return await self.look(ask)
@@ -283,9 +298,16 @@ class Steps:
         if at is None:
             return None
         try:
-            return await WorkerSession(agent, AgentInit(session.id, at)).hand_over()
+            return await WorkerSession(agent, AgentInit(session.id, at)).hand_over(self.seeing)
         except (SessionError, InvalidRequest):
             return None  # somebody else goes on with it, or there is nothing left to go on with
+
+    async def aclose(self) -> None:
+        """Tells of no leg any more. Those that run go on elsewhere."""
+        seeing = list(self.seeing)
+        for task in seeing:
+            task.cancel()
+        await asyncio.gather(*seeing, return_exceptions=True)
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
@@ -351,7 +373,8 @@ class Steps:
             events = make(view) if view is not None else None
             if events is None:
                 return Kept(view, False)
-            return keep(tx, view, events, Changes(), handled, agent.clock.now(), store.lease_seconds)
+            hand = Hand(self._legs.worker, agent.clock.now(), store.lease_seconds)
+            return keep(tx, view, events, Changes(), handled, hand)
 
         kept = await transact(store, work)
         if kept.done and kept.view is not None:
@@ -377,6 +400,12 @@ class Steps:
                 f"agent {ask.agent!r} is not defined in this worker, or has no store; another one may have it"
             )
         return agent
+
+
+def _seen(seeing: "set[asyncio.Task[Any]]", task: "asyncio.Task[Any]") -> None:
+    seeing.discard(task)
+    if not task.cancelled():
+        task.exception()  # the store went away, or the session: the notice said "lost"
 
 
 def _store(agent: Agent) -> Store:

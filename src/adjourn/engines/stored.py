@@ -22,12 +22,14 @@ from adjourn.ledger import Leg, Write, save
 from adjourn.loading import load as load_session
 from adjourn.loading import next_of, stand
 from adjourn.parts import Artifact
+from adjourn.records import Ran
 from adjourn.settling import as_event
 from adjourn.state import Call, Finished, Turn
 from adjourn.store import Decision, SessionRecord, Snapshot, Tx
 from adjourn.turn import record
 
 _KEPT = 256
+_WORKERS = 50
 _PAGE = 2000
 """How many events travel at once: so many are far below what a payload may hold."""
 
@@ -103,7 +105,8 @@ Check = Callable[[View], bool]
 class Legs:
     """The legs that this worker is about. It remembers turns, so that a step does not read a whole conversation again."""
 
-    def __init__(self, holder: str) -> None:
+    def __init__(self, holder: str, worker: str) -> None:
+        self.worker = worker
         self._holder = holder
         self._known: OrderedDict[str, tuple[int, View]] = OrderedDict()
 
@@ -179,9 +182,15 @@ class Kept(msgspec.Struct, frozen=True):
     done: bool = True
 
 
-def keep(
-    tx: Tx, view: View | None, add: Sequence[Event], changes: Changes, handled: bool, now: float, lease: float
-) -> Kept:
+class Hand(msgspec.Struct, frozen=True):
+    """Who commits: the worker by its name, what time it is there, and how long it holds the lease then."""
+
+    worker: str
+    now: float
+    lease_seconds: float
+
+
+def keep(tx: Tx, view: View | None, add: Sequence[Event], changes: Changes, handled: bool, hand: Hand) -> Kept:
     """Commits the events of a step, and the rest or end that follows from them.
 
     `handled` says that handlers have yet to be asked about pauses. Raises what `save` raises, and then nothing is kept.
@@ -199,12 +208,15 @@ def keep(
     if not events and rest is None:
         return Kept(view)
     leg, applying = _leg(view), dict[str, Decision]()
+    leg = replace(leg, ran=_ran(leg, hand.worker))
     row, all_events = view.row, list(events)
     state = row.state if changes.state is UNSET else changes.state
     named = {a.name: a for a in changes.artifacts if a.name is not None}
     artifacts = (*[a for a in row.artifacts if a.name not in named], *changes.artifacts)
     while True:
-        write = Write(leg, turn, events, rest, now, lease, state, artifacts, applying, None, None, changes.inner)
+        write = Write(
+            leg, turn, events, rest, hand.now, hand.lease_seconds, state, artifacts, applying, None, None, changes.inner
+        )  # fmt: skip
         saved = save(tx, write)
         leg = saved.leg
         if not saved.news or isinstance(rest, Finished):
@@ -217,11 +229,20 @@ def keep(
         events += more
         all_events += events
     status = "pending" if rest is None else "completed"  # or failed, or aborted: it rests
-    after = replace(row, batches=leg.batches, status=status, state=state, artifacts=artifacts)
+    after = replace(
+        row, batches=leg.batches, status=status, state=state, artifacts=artifacts, engine=leg.engine, ran=leg.ran
+    )
     thinned = (*view.thinned, *[thin(e) for e in all_events])
     now_state = view.state if changes.state is UNSET else changes.state
     held = rest is None
     return Kept(View(view.session, after, turn, thinned, now_state, _merged(view, after), held))
+
+
+def _ran(leg: Leg, worker: str) -> tuple[Ran, ...]:
+    """Who ran the leg, this commit included. Of very many changes the newest are kept."""
+    if leg.ran and leg.ran[-1].worker == worker:
+        return leg.ran
+    return (*leg.ran[-_WORKERS:], Ran(leg.batches, worker))
 
 
 def _leg(view: View) -> Leg:
@@ -229,6 +250,7 @@ def _leg(view: View) -> Leg:
     return Leg(
         row.session_id, row.id, row.turn_id, row.agent, view.session.holder or "", row.created, row.parent_id,
         view.session.owner, view.session.epoch, row.batches, row.branch, open=open_in(view.turn), trace=row.trace,
+        engine=row.engine or view.session.holder or "", ran=row.ran,
     )  # fmt: skip
 
 

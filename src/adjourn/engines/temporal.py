@@ -2,7 +2,7 @@
 
 import asyncio
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,9 +19,10 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.converter import PayloadCodec
 from temporalio.service import TLSConfig
 
-from adjourn.engine import Work
+from adjourn.engine import Deed, Work
 from adjourn.engines.live import LiveLine, Switchboard
 from adjourn.engines.temporal_payloads import data_converter
+from adjourn.engines.temporal_recount import recount
 from adjourn.engines.temporal_worker import WorkerOptions, run_worker
 from adjourn.engines.temporal_workflow import TURN, WOKEN, Start, Timing
 from adjourn.stream import Watcher
@@ -74,9 +75,32 @@ class Temporal:
         self._tls = tls
         self._api_key = api_key
         self._codec = codec
+        self._live = live
         self._switchboard = Switchboard(live)
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Client]] = (
             weakref.WeakKeyDictionary()
+        )
+
+    def at(
+        self,
+        address: str | None = None,
+        *,
+        namespace: str | None = None,
+        queue: str | None = None,
+        tls: TLS | bool | None = None,
+        api_key: str | None = None,
+        live: str | None = None,
+    ) -> "Temporal":
+        """The same engine elsewhere: what is not given, its codec and its timing are as they are here."""
+        return Temporal(
+            address or self.address,
+            namespace=namespace or self.namespace,
+            queue=queue or self.queue,
+            tls=self._tls if tls is None else tls,
+            api_key=api_key or self._api_key,
+            codec=self._codec,
+            live=live or self._live,
+            timing=self.timing,
         )
 
     async def client(self) -> Client:
@@ -85,6 +109,8 @@ class Temporal:
         connecting = self._clients.get(loop)
         if connecting is None or (connecting.done() and (connecting.cancelled() or connecting.exception())):
             connecting = self._clients[loop] = loop.create_task(self._connect())
+            # Whoever wanted it may have lost patience: what it raises is for the next one, and no warning.
+            connecting.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(connecting)
 
     async def _connect(self) -> Client:
@@ -117,6 +143,9 @@ class Temporal:
 
     async def listen(self, watcher: Watcher | None) -> LiveLine:
         return await self._switchboard.line(watcher)
+
+    async def recount(self, works: Sequence[str]) -> Sequence[Deed]:
+        return await recount(await self.client(), works)
 
     async def aclose(self) -> None:
         """Closes what this event loop listens on."""

@@ -73,9 +73,9 @@ async def run_worker(
         engine = given  # pyright: ignore[reportAssignmentType]
     assert engine is not None
     ai.engine = engine
-    steps = Steps(ai, engine.holder)
-    activities = Activities(steps, engine.timing, f"{engine.queue}:{new_id('w_')}", options.activities)
     client = await engine.client()
+    steps = Steps(ai, engine.holder, client.identity)
+    activities = Activities(steps, engine.timing, f"{engine.queue}:{new_id('w_')}", options.activities)
     worker, own = _worker(client, engine, activities, options), _own_worker(client, engine, activities, options)
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -90,6 +90,7 @@ async def run_worker(
                 await activities.drained(options.grace)
     finally:
         sweeping.cancel()
+        await steps.aclose()
         for number in undo:
             loop.remove_signal_handler(number)
 

@@ -37,12 +37,9 @@ def sign_in(request: Request[Any, Any, Any], data: JSONBody[SignIn]) -> Response
     return Response(None, status_code=204, cookies=[auth.session_cookie(request.scope, value)])
 
 
-@delete("/session", status_code=204, summary="Sign out", operation_id="SignOut", sync_to_thread=False)
-def sign_out(request: Request[Any, Any, Any]) -> Response[None]:
-    """The browser forgets the cookie, and this process of the server takes it no more, wherever it was copied to.
-
-    Other processes take a copy until it expires, or its token is taken away.
-    """
+@delete("/session", status_code=204, summary="Sign out", operation_id="SignOut")
+async def sign_out(request: Request[Any, Any, Any]) -> Response[None]:
+    """The browser forgets the cookie, and no process of the server takes it any more, wherever it was copied to."""
     auth = _auth(request)
-    auth.sign_out(request.scope)
+    await auth.sign_out(request.scope)
     return Response(None, status_code=204, cookies=[auth.session_cookie(request.scope, "")])

@@ -7,10 +7,11 @@ from urllib.parse import quote
 
 import msgspec
 from litestar import Request, Response, Router, get, post
-from litestar.params import JSONBody, PathParameter, QueryParameter
+from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 
+from adjourn.errors import InvalidRequest, ResumeError, SessionError
 from adjourn.parts import wire
 from adjourn.server.api_interrupts import address
 from adjourn.server.api_shapes import (
@@ -26,7 +27,9 @@ from adjourn.server.api_shapes import (
 from adjourn.server.desk import Desk, Run, Say, Verdict, outcome
 from adjourn.server.given import AskedBy, AtDesk
 from adjourn.server.links import href
+from adjourn.server.principal import Principal
 from adjourn.server.problems import problem_of
+from adjourn.server.repeats import check_kept, decided_before, keyed, sent_before, standing
 from adjourn.server.settings import ServerSettings
 from adjourn.stream import StreamChunk
 
@@ -36,6 +39,15 @@ Wait = Annotated[
     float | None,
     QueryParameter(
         ge=0, le=WAIT_AT_MOST, description="How many seconds to wait for the turn to rest; 0 does not wait."
+    ),
+]
+Key = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="Your own name for this request. Sent again under the same key, it is done once.",
     ),
 ]
 Name = Annotated[str, PathParameter(description="The name of an agent.", max_length=200)]
@@ -71,16 +83,28 @@ async def send(
     name: Name,
     data: JSONBody[SendBody],
     wait: Wait = None,
+    key: Key = None,
 ) -> Response[RunView] | Stream:
     """Starts a turn, in a new session or a stored one, and gives what it came to: an end, a pause, or an error in it.
 
     With `Accept: text/event-stream` it is told as it happens: `chunk` events, then one `result`. The turn does not depend
     on whoever listens. One that still runs after `wait` seconds is answered with 202; its session has the rest.
     """
-    stored = desk.agent(principal, name).store is not None
+    agent = desk.agent(principal, name)
+    stored = agent.store is not None
     detach = stored and wait == 0 and not _streams(request)
     say = Say(data.message, data.session_id, data.snapshot_id, data.state, data.owner, detach)
-    return await reply(request, desk, await desk.send(principal, name, say), wait if stored else 3600.0)
+    if key is None:
+        return await reply(request, desk, await desk.send(principal, name, say), wait if stored else 3600.0)
+    say = keyed(desk, principal, agent, say, key)
+    if (session_id := await sent_before(desk, principal, agent, say)) is not None:
+        return await _again(request, desk, principal, session_id, wait)
+    try:
+        return await reply(request, desk, await desk.send(principal, name, say), wait)
+    except (SessionError, InvalidRequest):  # the session is busy, or paused: with this very message, perhaps
+        if (session_id := await sent_before(desk, principal, agent, say)) is None:
+            raise
+        return await _again(request, desk, principal, session_id, wait)
 
 
 @post(
@@ -97,6 +121,7 @@ async def resume(
     name: Name,
     data: JSONBody[ResumeBody],
     wait: Wait = None,
+    key: Key = None,
 ) -> Response[RunView] | Stream:
     """All of the decisions count, or none. Answers as `send` does."""
     here = address(request)
@@ -105,10 +130,40 @@ async def resume(
         (r.interrupt, Verdict("restart", None, r.metadata, r.replace_input, address=here)) for r in data.restart
     ]
     verdicts += [(d.interrupt, Verdict("decline", reason=d.reason, address=here)) for d in data.decline]
-    stored = desk.agent(principal, name).store is not None
+    agent = desk.agent(principal, name)
+    stored = agent.store is not None
     detach = stored and wait == 0 and not _streams(request)
     where = Say("", data.session_id, data.snapshot_id, data.state, detach=detach)
-    return await reply(request, desk, await desk.resume(principal, name, where, verdicts), wait if stored else 3600.0)
+    if key is not None:
+        check_kept(agent)
+    try:
+        run = await desk.resume(principal, name, where, verdicts)
+        return await reply(request, desk, run, wait if stored else 3600.0)
+    except (ResumeError, SessionError):
+        if key is None or not await decided_before(desk, principal, verdicts):
+            raise
+        first = await desk.interrupt(principal, verdicts[0][0])
+        return await _again(request, desk, principal, first.session_id, wait)
+
+
+async def _again(
+    request: Request[Any, Any, Any], desk: Desk, principal: Principal, session_id: str, wait: float | None
+) -> Response[RunView] | Stream:
+    """What a request that was sent before has come to."""
+    found = await standing(desk, principal, session_id)
+    if isinstance(found, Run):
+        seconds = desk.auth.settings.wait_seconds if wait is None else wait
+        done = await outcome(found.turn, seconds) if seconds or found.turn.done else None
+        found = (
+            run_view(done, found.told) if done is not None else RunView(session_id, found.turn.snapshot_id, "running")
+        )
+    head = {"idempotency-replayed": "true"}
+    if _streams(request):
+        return Stream(iter([_frame("result", found)]), media_type="text/event-stream", status_code=200, headers=head)
+    if found.finish_reason != "running":
+        return Response(found, status_code=200, headers=head)
+    where = href(request, f"/api/sessions/{quote(session_id, safe='')}")
+    return Response(found, status_code=202, headers={**head, "location": where})
 
 
 def _streams(request: Request[Any, Any, Any]) -> bool:
@@ -130,7 +185,7 @@ async def reply(
             pass  # a message that is queued behind a pause: it is stored, and its turn begins later
     done = await outcome(run.turn, seconds) if seconds or run.turn.done else None
     if done is not None:
-        return Response(run_view(done), status_code=200)
+        return Response(run_view(done, run.told), status_code=200)
     where = href(request, f"/api/sessions/{quote(run.session_id, safe='')}")
     running = RunView(run.session_id, run.turn.snapshot_id, "running")
     return Response(running, status_code=202, headers={"location": where})
@@ -154,7 +209,7 @@ async def _events(run: Run, ping: float) -> AsyncIterator[bytes]:
             yield _frame("chunk", _told(chunk))
         try:
             result = await outcome(run.turn, 60.0)
-            yield _frame("result", run_view(result) if result is not None else None)
+            yield _frame("result", run_view(result, run.told) if result is not None else None)
         except Exception as e:  # noqa: BLE001 - the reply has begun: the problem is its last event
             yield _frame("problem", problem_of(e).body)
     finally:

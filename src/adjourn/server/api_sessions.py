@@ -71,7 +71,7 @@ async def show(
     record = await desk.session(principal, session_id)
     view = await desk.view(principal, session_id, snapshot_id)
     waiting = await desk.interrupts(principal, session_id=record.id, limit=1000)
-    snapshots = await desk.ai.sessions.snapshots(record.id)
+    snapshots = await desk.snapshots(principal, record.id)
     return session_view(record, view, waiting.items, snapshots)
 
 

@@ -14,6 +14,7 @@ from adjourn.handle import AgentInterrupt, AgentOutput, SessionState
 from adjourn.inbox import Accepted
 from adjourn.parts import Artifact, ErrorInfo, Message, Usage
 from adjourn.server.principal import Principal
+from adjourn.server.untold import untold
 from adjourn.store import Decision, InterruptRecord, SessionRecord, Snapshot
 from adjourn.tool import Tool
 
@@ -310,11 +311,13 @@ class RunView(Shape, frozen=True):
     state: SessionState | None = None
 
 
-def run_view(o: AgentOutput) -> RunView:
+def run_view(o: AgentOutput, told: bool) -> RunView:
+    """`told`: with what an exception said."""
+    error = o.error if told or o.error is None else untold(o.error)
     value, custom = msgspec.to_builtins(plain(o.value)), msgspec.to_builtins(plain(o.state))
     return RunView(
         o.session_id, o.snapshot_id, o.finish_reason, o.text, o.message, [pause_view(i) for i in o.interrupts], value,
-        custom, o.artifacts, o.usage, o.error, o.limit, o.client_state,
+        custom, o.artifacts, o.usage, error, o.limit, o.client_state,
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from adjourn.server import (
 from adjourn.server import webhooks as webhooks_
 from adjourn.server.auth import Auth
 from adjourn.server.desk import Desk
+from adjourn.server.ended import EndedSessions
 from adjourn.server.guard import Guard
 from adjourn.server.hardening import Gate, RedactSecrets
 from adjourn.server.lifetime import Lifetime
@@ -111,7 +112,7 @@ def create_app(
         ai.secrets = (
             seal.secrets
         )  # what clients keep of agents without a store comes back as it was given, or not at all
-    auth.attach(seal, settings)
+    auth.attach(seal, settings, EndedSessions(lambda: tuple(desk.ai.stores())))
     _measure(ai, settings)
     desk = Desk(ai, auth, DecisionLinks(seal, settings.link_seconds, settings.public_url))
     lifetime = Lifetime(desk, settings, partial(_began, auth, settings))

@@ -19,7 +19,9 @@ from typing import Any, Literal, cast
 import msgspec
 from litestar.datastructures import Cookie as SetCookie
 
-from adjourn.server.limits import Buckets
+from adjourn.parts import encode
+from adjourn.server.ended import EndedSessions
+from adjourn.server.limits import Buckets, network_of
 from adjourn.server.principal import ROLES, Forbidden, Principal, Role, Unauthenticated
 from adjourn.server.problems import Refused
 from adjourn.server.seal import Seal
@@ -137,7 +139,7 @@ class Auth:
             self.generated, token = mint("admin", "admin")
             self._tokens = [token]
         self._codes: dict[str, tuple[Token, float]] = {}
-        self._ended: dict[str, int] = {}
+        self._ended = EndedSessions()
         self._lock = threading.Lock()
         self._seal = Seal(())
         self.settings = ServerSettings()
@@ -161,9 +163,9 @@ class Auth:
         options.setdefault("four_eyes", environ.get("ADJOURN_FOUR_EYES", "") in ("1", "true", "yes"))
         return cls(tokens=tokens, **options)
 
-    def attach(self, seal: Seal, settings: ServerSettings) -> None:
-        """The server signs with this and has these settings; for `create_app`."""
-        self._seal, self.settings = seal, settings
+    def attach(self, seal: Seal, settings: ServerSettings, ended: EndedSessions) -> None:
+        """The server signs with this, has these settings and keeps there who signed out; for `create_app`."""
+        self._seal, self.settings, self._ended = seal, settings, ended
         self._attempts = Buckets(settings.logins_per_minute)
 
     # -- who is it ---------------------------------------------------------------------------------------------------
@@ -171,7 +173,8 @@ class Auth:
     async def identify(self, request: Any, address: str) -> Identity | None:
         """Who sent a request (Litestar's, or anything with `.scope`); None where it does not say.
 
-        Raises Unauthenticated where it says something that is wrong, and Refused where `address` did so too often.
+        Raises Unauthenticated where it says something that is wrong, Refused where `address` did so too often, and
+        StoreError where it cannot be known whether the session of a cookie was ended.
         """
         scope: Mapping[str, Any] = request.scope
         given = header(scope, b"authorization")
@@ -193,7 +196,7 @@ class Auth:
             principal = self.trusted_proxy.principal(scope)
             if principal is not None:
                 return Identity(principal, "proxy", principal.name)
-        return self._from_cookie(scope)
+        return await self._from_cookie(scope)
 
     async def _asked(self, request: Any) -> Principal | None:
         assert self.authenticate is not None
@@ -207,13 +210,15 @@ class Auth:
             raise TypeError(f"authenticate(request) returned {type(found).__name__}, not a Principal or None")
         return found
 
-    def _from_cookie(self, scope: Mapping[str, Any]) -> Identity | None:
+    async def _from_cookie(self, scope: Mapping[str, Any]) -> Identity | None:
         text = cookie_of(scope, self.settings.cookie_name)
         cookie = self._seal.open("session", text, Cookie) if text else None
-        if cookie is None or cookie.until <= time.time() or cookie.session in self._ended:
+        if cookie is None or cookie.until <= time.time():
             return None
         token = next((t for t in self._tokens if t.id == cookie.token and not t.has_expired()), None)
-        return Identity(token.principal("cookie"), "cookie", cookie.session) if token is not None else None
+        if token is None or await self._ended.known(cookie.session):
+            return None
+        return Identity(token.principal("cookie"), "cookie", cookie.session)
 
     # -- may it decide -----------------------------------------------------------------------------------------------
 
@@ -248,7 +253,7 @@ class Auth:
 
         Raises Unauthenticated, and Refused where `address` tried too often.
         """
-        wait = self._attempts.wait(address)
+        wait = self._attempts.wait(network_of(address))
         if wait:
             raise _too_often(wait)
         found = find(self._tokens, token.strip())
@@ -257,7 +262,7 @@ class Auth:
         return self._cookie(found)
 
     def _wrong(self, address: str) -> Unauthenticated | Refused:
-        wait = self._attempts.take(address)
+        wait = self._attempts.take(network_of(address))
         return _too_often(wait) if wait else Unauthenticated("this token is not known here, or has expired")
 
     def one_time_code(self) -> str | None:
@@ -271,30 +276,27 @@ class Auth:
 
     def spend_code(self, code: str, address: str) -> str:
         """The value of a session cookie for a one-time code. Raises Unauthenticated where it was used, or never was."""
-        wait = self._attempts.wait(address)
+        wait = self._attempts.wait(network_of(address))
         if wait:
             raise _too_often(wait)
         with self._lock:
             token, until = self._codes.pop(code, (None, 0.0))
         if token is None or until <= time.monotonic():
-            self._attempts.take(address)
+            self._attempts.take(network_of(address))
             raise Unauthenticated(
                 "this link was used before, or is too old. Sign in with the token that was shown with it"
             )
         return self._cookie(token)
 
-    def sign_out(self, scope: Mapping[str, Any]) -> None:
-        """Ends the session of this request's cookie, before its time, in this process.
+    async def sign_out(self, scope: Mapping[str, Any]) -> None:
+        """Ends the session of this request's cookie before its time, for every process that has the store, and for copies.
 
-        Nothing of it is stored: the browser forgets the cookie, but a copy of it is still good in other processes of the
-        server, and in this one after a restart, until it expires, its token is taken away, or the secret is changed.
+        Raises StoreError where the store cannot keep that.
         """
         text = cookie_of(scope, self.settings.cookie_name)
         cookie = self._seal.open("session", text, Cookie) if text else None
-        if cookie is not None:
-            with self._lock:
-                now = int(time.time())
-                self._ended = {s: u for s, u in self._ended.items() if u > now} | {cookie.session: cookie.until}
+        if cookie is not None and cookie.until > time.time():
+            await self._ended.note(cookie.session, cookie.until)
 
     def session_cookie(self, scope: Mapping[str, Any], value: str) -> SetCookie:
         """The cookie to set on a reply, for what `sign_in` and `spend_code` gave; with "" one that ends the session."""
@@ -328,6 +330,10 @@ class Auth:
     def csrf_token(self, identity: Identity) -> str:
         """What a form of this person carries as `_csrf_token`, and a script as the header X-CSRF-Token."""
         return self._seal.tag("csrf", identity.binding)
+
+    def tag_of(self, purpose: str, *values: str) -> str:
+        """Letters that stand for these values, and that only this server can tell from them."""
+        return self._seal.tag(purpose, encode(values).decode())
 
     def is_csrf_token(self, identity: Identity, given: str | None) -> bool:
         return given is not None and self._seal.is_tag("csrf", identity.binding, given)

@@ -60,7 +60,7 @@ class Desk(SessionDesk):
     """What may be asked, by whom. One for a server; `ai` is the application, `auth` has the rules of deciding."""
 
     def __init__(self, ai: Adjourn, auth: Auth, links: DecisionLinks | None = None) -> None:
-        super().__init__(ai)
+        super().__init__(ai, auth.settings.tell_errors)
         self.auth = auth
         self.links = links or DecisionLinks(Seal(()), 86400.0, None)
 
@@ -289,7 +289,8 @@ class Desk(SessionDesk):
             answers.append(Answer(_event(interrupt_id, v, principal.name), paused[interrupt_id]))
         address = next((v.address for _, v in verdicts if v.address), None)
         resume = Resume(answers, (), by=principal.name, address=address, detach=where.detach)
-        return Run(session.id, session.resume(resume, context=context_of(principal)))
+        turn = session.resume(resume, context=context_of(principal))
+        return Run(session.id, turn, self.tells(principal))
 
     async def check_kept(
         self, principal: Principal, agent: str, session_id: str, paused: PausedCall, verb: str

@@ -18,12 +18,16 @@ from adjourn.ledger import INNER
 from adjourn.loading import load
 from adjourn.server.principal import Principal
 from adjourn.server.problems import AgentUnknown
+from adjourn.server.untold import is_told, untold, untold_entries, untold_line
 from adjourn.session import AgentSession
-from adjourn.store import SessionQuery, SessionRecord, Store
+from adjourn.store import SessionQuery, SessionRecord, Snapshot, Store
 
 
 class Say(msgspec.Struct, frozen=True):
-    """One message to an agent: to a new session, a stored one (or one of its snapshots), or one that the caller keeps."""
+    """One message to an agent: to a new session, a stored one (or one of its snapshots), or one that the caller keeps.
+
+    `begun` is the id that a new session gets; None for one that nobody knows before.
+    """
 
     message: Any
     session_id: str | None = None
@@ -31,6 +35,7 @@ class Say(msgspec.Struct, frozen=True):
     state: SessionState | None = None
     owner: str | None = None
     detach: bool = False
+    begun: str | None = None
 
 
 class Run(NamedTuple):
@@ -38,6 +43,8 @@ class Run(NamedTuple):
 
     session_id: str
     turn: AgentTurn
+    told: bool
+    """Whether whoever began it is told what an exception said."""
 
 
 class Sessions(msgspec.Struct, frozen=True):
@@ -50,8 +57,13 @@ class Sessions(msgspec.Struct, frozen=True):
 class SessionDesk:
     """Sessions and agents, for whoever asks."""
 
-    def __init__(self, ai: Adjourn) -> None:
+    def __init__(self, ai: Adjourn, tells_everybody: bool = False) -> None:
         self.ai = ai
+        self.tells_everybody = tells_everybody
+
+    def tells(self, principal: Principal) -> bool:
+        """Whether this principal is told what exceptions of tools and models said."""
+        return self.tells_everybody or is_told(principal)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +121,22 @@ class SessionDesk:
         if loaded is None or not loaded.chain:
             return None
         agent = self.ai.agents.get(record.agent)
-        return SnapshotView(loaded, agent.limits if agent is not None else Limits(), self.ai.clock.now())
+        limits = agent.limits if agent is not None else Limits()
+        return self.shown(principal, SnapshotView(loaded, limits, self.ai.clock.now()))
+
+    def shown(self, principal: Principal, view: SnapshotView) -> SnapshotView:
+        """The view as this principal may have it."""
+        if view.error is not None and not self.tells(principal):
+            view.error = untold(view.error)
+        return view
+
+    async def snapshots(self, principal: Principal, session_id: str) -> Sequence[Snapshot]:
+        """The resting points of a session, oldest first."""
+        record = await self.session(principal, session_id)
+        found = await self.ai.sessions.snapshots(record.id)
+        if self.tells(principal):
+            return found
+        return [s if s.error is None else msgspec.structs.replace(s, error=untold(s.error)) for s in found]
 
     async def _snapshot_of(self, store: Store, record: SessionRecord, snapshot_id: str | None) -> None:
         if snapshot_id is not None:
@@ -120,14 +147,16 @@ class SessionDesk:
     async def timeline(self, principal: Principal, session_id: str) -> Sequence[Any]:
         """What happened in a session, in order: `timeline.Entry` values."""
         record = await self.session(principal, session_id)
-        return await self.ai.sessions.timeline(record.id)
+        entries = await self.ai.sessions.timeline(record.id)
+        return entries if self.tells(principal) else untold_entries(entries)
 
     async def export(self, principal: Principal, session_ids: Sequence[str] | None = None) -> AsyncIterator[bytes]:
         """Sessions as lines of JSON, without the line breaks: the named ones, or all that this principal sees."""
         if session_ids is not None:
             for session_id in session_ids:
                 await self.session(principal, session_id)
-        return self._exported(principal, session_ids)
+        lines = self._exported(principal, session_ids)
+        return lines if self.tells(principal) else _untold(lines)
 
     async def _exported(self, principal: Principal, session_ids: Sequence[str] | None) -> AsyncIterator[bytes]:
         if session_ids is not None:
@@ -168,7 +197,7 @@ class SessionDesk:
         if view.error is not None and view.error.kind == "LimitReached" and limits is None:
             raise SessionError("the turn reached a limit; retry it with new `limits`, or it would only reach it again")
         turn = agent.connect(AgentInit(session_id=record.id)).retry(limits, context=context_of(principal))
-        return Run(record.id, turn)
+        return Run(record.id, turn, self.tells(principal))
 
     async def abort(self, principal: Principal, session_id: str, reason: str = "") -> bool:
         """Ends the running or paused turn of a session; whether there was one."""
@@ -221,9 +250,10 @@ class SessionDesk:
             principal.require("admin", "begin a session for somebody else")
             self._check_begun_for(principal, say.owner)
             owner = say.owner if owner is not None else None
-        init = AgentInit(session_id, say.snapshot_id, say.state, owner)
+        init = AgentInit(session_id or say.begun, say.snapshot_id, say.state, owner)
         session = agent.connect(init)
-        return Run(session.id, session.send(say.message, detach=say.detach, context=context_of(principal)))
+        turn = session.send(say.message, detach=say.detach, context=context_of(principal))
+        return Run(session.id, turn, self.tells(principal))
 
     def _check_begun_for(self, principal: Principal, owner: str) -> None:
         """Raises Forbidden where rules of the desk are against beginning a session that somebody else will own."""
@@ -303,6 +333,11 @@ def _position(cursor: str | None) -> tuple[float, str] | None:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=tuple[float, str])
     except (ValueError, msgspec.DecodeError):
         raise InvalidRequest("the cursor is not one that a page gave; begin without one") from None
+
+
+async def _untold(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for line in lines:
+        yield untold_line(line)
 
 
 async def _nothing() -> AsyncIterator[bytes]:

@@ -49,12 +49,13 @@ from adjourn.errors import (
 )
 from adjourn.handle import AgentInit, AgentOutput, AgentTurn, Resume
 from adjourn.lease import transact
-from adjourn.parts import Part, encode
+from adjourn.parts import ErrorInfo, Part, encode
 from adjourn.server.desk import Desk
 from adjourn.server.desk_sessions import context_of, plain_id
 from adjourn.server.given import AskedBy, AtDesk
 from adjourn.server.principal import Principal
 from adjourn.server.problems import Problem, problem_of
+from adjourn.server.untold import untold
 from adjourn.session import AgentSession
 
 Name = Annotated[str, PathParameter(description="The name of an agent.", max_length=500)]
@@ -132,7 +133,7 @@ async def get_snapshot(
     view = await agent.get_snapshot(**{k: plain_id(v) for k, v in by.items() if v is not None})
     if view is None or not await _sees(desk, principal, agent, view.session_id):
         return _json({"result": None})  # both clients take that for "there is none"
-    return _json({"result": snapshot_on_wire(view)})
+    return _json({"result": snapshot_on_wire(desk.shown(principal, view))})
 
 
 @post("/{name:str}/abort", status_code=200)
@@ -172,9 +173,10 @@ class _Leg:
     """What a client asked of a session: a turn, which runs on when the client goes away, or why there is none."""
 
     def __init__(
-        self, session: AgentSession, start: Callable[[], AgentTurn], detached: bool, resumed: bool = False
+        self, session: AgentSession, start: Callable[[], AgentTurn], detached: bool, told: bool, resumed: bool = False
     ) -> None:
         self._session = session
+        self._told = told
         self._resumed = resumed
         self._stood = session.snapshot_id
         self._detached = detached
@@ -204,7 +206,7 @@ class _Leg:
             return output_on_wire(await turn.output)
         except TurnError as e:
             kept: AgentOutput | None = e.response
-            return {**output_on_wire(kept), "error": error_on_wire(e)} if kept is not None else self._refused(e)
+            return {**output_on_wire(kept), "error": self._error(e)} if kept is not None else self._refused(e)
         except AdjournError as e:
             return self._refused(e)
         except asyncio.CancelledError:
@@ -220,10 +222,17 @@ class _Leg:
     def _refused(self, error: Exception) -> Wire:
         """What the leg came to where nothing was run: the session stands where it stood."""
         session = self._session
-        here: Wire = {"sessionId": session.id, "finishReason": "failed", "error": error_on_wire(error)}
+        here: Wire = {"sessionId": session.id, "finishReason": "failed", "error": self._error(error)}
         if session.agent.store is None:
             return {**here, "state": state_on_wire(session.client_state)}
         return {**here, "snapshotId": self._stood} if self._stood is not None else here
+
+    def _error(self, error: Exception) -> Wire:
+        shown = error_on_wire(error)
+        if self._told:
+            return shown
+        kept = ErrorInfo(shown["status"], shown["message"], shown["details"]["kind"], shown["details"])
+        return {**shown, "message": untold(kept).message}
 
 
 async def _begin(desk: Desk, principal: Principal, agent: Agent, call: Call, address: str) -> _Leg:
@@ -239,15 +248,16 @@ async def _begin(desk: Desk, principal: Principal, agent: Agent, call: Call, add
     session = await _opened(desk, principal, agent, call.init)
     if given.message is not None:
         send = partial(session.send, given.message, detach=detached, context=context)
-        return _Leg(session, send, detached)
+        return _Leg(session, send, detached, desk.tells(principal))
     assert given.resume is not None
     named = (*(given.resume.respond or ()), *(given.resume.restart or ()))
     try:
         parts = [await _checked(desk, principal, session, part) for part in named]
     except ResumeError as e:
-        return _Leg(session, partial(_refuse, e), detached, resumed=True)
+        return _Leg(session, partial(_refuse, e), detached, desk.tells(principal), resumed=True)
     resume = Resume(parts, (), by=principal.name, address=address, detach=detached)
-    return _Leg(session, partial(session.resume, resume, context=context), detached, resumed=True)
+    decide = partial(session.resume, resume, context=context)
+    return _Leg(session, decide, detached, desk.tells(principal), resumed=True)
 
 
 async def _opened(desk: Desk, principal: Principal, agent: Agent, init: GenkitInit) -> AgentSession:

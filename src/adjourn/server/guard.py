@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from litestar import Request
 from litestar.utils.scope.state import ScopeState
 
+from adjourn.errors import StoreError
 from adjourn.server.auth import Auth, Identity
 from adjourn.server.hardening import ASGIApp, Receive, Scope, Send
 from adjourn.server.limits import Buckets
@@ -38,7 +39,7 @@ class Guard:
         address = str(scope.get("adjourn.address", "local"))
         try:
             identity = await self._auth.identify(request, address)
-        except Unauthenticated:
+        except (Unauthenticated, StoreError):  # a public route has to do with neither
             if not public:
                 raise
             identity = None

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from adjourn.display import visible
-from adjourn.server.limits import Buckets
+from adjourn.server.limits import Buckets, network_of
 from adjourn.server.problems import MEDIA_TYPE, Problem, Refused, problem_of
 from adjourn.server.settings import ServerSettings, address_of, header, is_secure, networks
 
@@ -22,6 +22,7 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _access = logging.getLogger("adjourn.access")
+_log = logging.getLogger("adjourn.server")
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; "
@@ -91,11 +92,19 @@ class Gate:
         address = address_of(scope, self._proxies)
         scope["adjourn.address"] = address
         began = time.monotonic()
+        if exchange.head:
+            # It is answered as GET is, but for the body. What a GET changes (it spends a code) asks for "adjourn.head".
+            scope |= {"method": "GET", "adjourn.head": True}
         try:
             await self._through(scope, receive, exchange, address)
         except asyncio.CancelledError:
             raise
         except BaseException as e:
+            if exchange.stalled:
+                _log.info(
+                    "a client took nothing of its reply for %.0f s, and was hung up on", self._settings.reply_seconds
+                )
+                return
             problem = problem_of(e)
             if exchange.status:  # too late to say anything: the connection is broken off
                 if not isinstance(e, Exception):
@@ -104,15 +113,15 @@ class Gate:
             await exchange.refuse(problem)
         finally:
             if _access.isEnabledFor(logging.INFO):
-                self._note(scope, address, exchange.status, time.monotonic() - began)
+                self._note(scope, address, exchange, time.monotonic() - began)
 
     async def _through(self, scope: Scope, receive: Receive, exchange: "_Exchange", address: str) -> None:
-        wait = self._addresses.take(address)
+        wait = self._addresses.take(network_of(address))
         if wait:
             raise Refused("too-many-requests", "too many requests came from this address", retry_after=str(ceil(wait)))
         if self._hosts is not None and not _is_allowed(header(scope, b"host") or "", self._hosts):
             raise Refused("wrong-host", "this server does not go by the name in the Host header")
-        receive = await self._with_body(scope, receive)
+        receive = exchange.receiving(await self._with_body(scope, receive))
         try:
             async with asyncio.timeout(self._settings.request_seconds or None) as limit:
                 exchange.limit = limit
@@ -157,12 +166,12 @@ class Gate:
 
         return replay
 
-    def _note(self, scope: Scope, address: str, status: int, seconds: float) -> None:
+    def _note(self, scope: Scope, address: str, exchange: "_Exchange", seconds: float) -> None:
         query = scope["query_string"].decode("latin-1")
         target = redacted(scope["path"] + (f"?{query}" if query else ""))
-        who = getattr(scope.get("user"), "name", "-")
+        who, method = visible(getattr(scope.get("user"), "name", "-")), "HEAD" if exchange.head else scope["method"]
         _access.info(
-            '%s %s "%s %s" %d %.1fms', address, visible(who), scope["method"], target, status, seconds * 1000
+            '%s %s "%s %s" %d %.1fms', address, who, method, target, exchange.status, seconds * 1000
         )  # the query is redacted
 
 
@@ -172,7 +181,11 @@ class _Exchange:
     def __init__(self, scope: Scope, send: Send, secure: bool, settings: ServerSettings) -> None:
         self.status = 0
         self.limit: asyncio.Timeout | None = None
-        self._scope = scope
+        self.head = scope["method"] == "HEAD"
+        self.stalled = False
+        """The client takes nothing of its reply."""
+        self._patience = settings.reply_seconds or None
+        self._begun = asyncio.Event()
         self._send = send
         self._headers = dict(_HEADERS)
         if secure and settings.hsts_seconds:
@@ -183,10 +196,38 @@ class _Exchange:
             self.status = message["status"]
             if self.limit is not None and not self.limit.expired():
                 self.limit.reschedule(None)  # a stream may take as long as it likes
-            given = list(message.get("headers", ()))
+            given = [(n, _with_head(v) if n.lower() == b"allow" else v) for n, v in message.get("headers", ())]
             names = {name.lower() for name, _ in given}
             message["headers"] = [*given, *[(n, v) for n, v in self._headers.items() if n not in names]]
-        await self._send(message)
+            await self._taken(message)
+            if self.head:
+                await self._taken({"type": "http.response.body", "body": b"", "more_body": False})
+            self._begun.set()
+        elif not self.head:
+            await self._taken(message)
+
+    async def _taken(self, message: Message) -> None:
+        patience = asyncio.timeout(self._patience)
+        try:
+            async with patience:
+                await self._send(message)
+        except TimeoutError:
+            self.stalled = patience.expired()
+            raise
+
+    def receiving(self, receive: Receive) -> Receive:
+        """For HEAD, a client that goes away once it has its headers: what would stream without an end stops there."""
+        if not self.head:
+            return receive
+        asked: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def gone() -> Message:
+            if asked:
+                return asked.pop()
+            await self._begun.wait()
+            return {"type": "http.disconnect"}
+
+        return gone
 
     async def refuse(self, problem: Problem) -> None:
         """Says so, without any route."""
@@ -194,8 +235,12 @@ class _Exchange:
         headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
         headers += [(k.encode(), v.encode()) for k, v in problem.headers.items()]
         await self({"type": "http.response.start", "status": problem.status, "headers": headers})
-        head = self._scope["method"] == "HEAD"
-        await self({"type": "http.response.body", "body": b"" if head else body, "more_body": False})
+        await self({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _with_head(allow: bytes) -> bytes:
+    methods = {m.strip() for m in allow.decode("latin-1").split(",")}
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set()))).encode()
 
 
 def _too_large(limit: int) -> Refused:

@@ -1,11 +1,23 @@
 """How often something may be done: token buckets in this process's memory."""
 
+import ipaddress
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
 KEPT = 20_000
+
+
+def network_of(address: str) -> str:
+    """What an address is counted under: itself, or the /64 that an IPv6 address is in, which one client has all of."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    return str(ip.ipv4_mapped or ipaddress.IPv6Network((int(ip) >> 64 << 64, 64)))
 
 
 class Buckets:

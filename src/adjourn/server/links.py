@@ -15,6 +15,7 @@ from adjourn.store import InterruptRecord
 
 VERBS = ("respond", "restart", "decline")
 LONGEST = 90 * 86400.0
+LONGEST_NAME = 200
 
 
 def href(scope_or_request: Any, path: str) -> str:
@@ -82,8 +83,12 @@ class DecisionLinks:
         unknown = [v for v in verbs if v not in VERBS]
         if unknown or not verbs:
             raise InvalidRequest(f"verbs={list(verbs)!r}: give one or more of {', '.join(VERBS)}")
-        if not by:
-            raise InvalidRequest("a link needs the name of the person it is for; it goes into the audit")
+        seen = all(c.isprintable() or c in "\u200c\u200d" for c in by)  # as the owner of a session
+        if not by.strip() or not seen or len(by) > LONGEST_NAME:
+            raise InvalidRequest(
+                f"a link needs the name of the person it is for, of 1 to {LONGEST_NAME} letters that can be seen: it goes into "
+                "the audit"
+            )
         until = int(time.time() + seconds)
         link = Link(record.id, record.version_tag, by, tuple(verbs), until, new_id()[:16])
         return self._seal.close("link", link)

@@ -29,6 +29,7 @@ from adjourn.server.live_feed import Hub, Reader, reset
 from adjourn.server.live_sessions import Journals
 from adjourn.server.principal import Principal
 from adjourn.server.problems import Refused
+from adjourn.server.untold import untold_commit
 from adjourn.store import SessionRecord, Store
 
 _log = logging.getLogger("adjourn.server.live")
@@ -62,9 +63,12 @@ async def inbox_frames(hub: Hub, principal: Principal, after: str | None, ping: 
 
 
 async def session_frames(
-    journals: Journals, session_id: str, after: str | None, ping: float
+    journals: Journals, session_id: str, after: str | None, ping: float, told: bool
 ) -> AsyncGenerator[bytes, None]:
-    """A session's journal, each commit as one `batch` event, and then what comes; it ends when the session is deleted."""
+    """A session's journal, each commit as one `batch` event, and then what comes; it ends when the session is deleted.
+
+    `told`: with what exceptions of tools and models said.
+    """
     yield b"retry: 2000\n\n"
     watching = journals.follow(session_id, after)
     pending: asyncio.Future[Any] | None = None
@@ -79,7 +83,8 @@ async def session_frames(
             if recorded is None:
                 yield b"event: deleted\ndata: {}\n\n"
                 return
-            yield b"id: %s\nevent: batch\ndata: %s\n\n" % (recorded.id.encode(), msgspec.json.encode(recorded))
+            shown = recorded if told else untold_commit(recorded)
+            yield b"id: %s\nevent: batch\ndata: %s\n\n" % (recorded.id.encode(), msgspec.json.encode(shown))
     except SessionNotFound:
         yield b"event: deleted\ndata: {}\n\n"
     except InvalidRequest:  # no id of ours: without one, the client comes back for all of it
@@ -205,7 +210,8 @@ async def session_events(
     def counted(more: int) -> None:
         hub.session_clients += more
 
-    return EventStream(session_frames(hub.journals(store), session.id, last_id or after, ping), counted)
+    frames = session_frames(hub.journals(store), session.id, last_id or after, ping, desk.tells(principal))
+    return EventStream(frames, counted)
 
 
 async def _store_of(ai: Adjourn, session: SessionRecord) -> Store:

@@ -11,17 +11,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from adjourn.forms import (
-    MAX_ROWS_IN_ALL,
     Field,
     check,
     fill,
     form_of,
+    is_too_large,
     read_form,
     read_json,
     row_count,
-    rows_in_all,
     with_row,
-    within_rows,
+    within_bounds,
     without_row,
 )
 from adjourn.store import InterruptRecord
@@ -33,7 +32,8 @@ _SWITCH: Mapping[str, str] = {"form": "Use the form", "text": "Write plain words
 
 class FormState(msgspec.Struct, frozen=True):
     """A form as it is shown. `data` are its inputs by name, `text` is what stands in its one text field; `initial` is what
-    it was filled with at first.
+    it was filled with: what it has no field for stays as it is there. `began` is that as JSON, for the form to carry, where it
+    was filled with something else than at first.
     """
 
     mode: Mode
@@ -43,6 +43,7 @@ class FormState(msgspec.Struct, frozen=True):
     data: Form = {}
     text: str = ""
     initial: Any | UnsetType = UNSET
+    began: str = ""
 
     def places(self, prefix: str) -> dict[str, tuple[str, str]]:
         """Where each path is typed; nothing where it is not a form."""
@@ -93,7 +94,7 @@ def answer_form(row: InterruptRecord) -> FormState:
     if field is None:
         return FormState("json", ("json",), row.response)
     data = fill(field)
-    if rows_in_all(data) > MAX_ROWS_IN_ALL:
+    if is_too_large(field, data):
         return FormState("json", ("json",), row.response)
     return FormState("form", ("form", "json"), row.response, field, data)
 
@@ -104,19 +105,28 @@ def edit_form(row: InterruptRecord, schema: Any) -> FormState:
         return FormState("none", ())
     field = form_of(schema)
     data = fill(field, row.input) if field is not None and field.kind == "object" else None
-    if data is None or rows_in_all(data) > MAX_ROWS_IN_ALL:
+    if field is None or data is None or is_too_large(field, data):
         return FormState("json", ("json",), schema, None, {}, _text(row.input), row.input)
     return FormState("form", ("form", "json"), schema, field, data, "", row.input)
 
 
 def filled(state: FormState, value: Any) -> FormState:
     """The same form, with this value in it."""
-    if state.mode == "form" and state.field is not None:
-        data = fill(state.field, value)
-        if rows_in_all(data) <= MAX_ROWS_IN_ALL:
-            return msgspec.structs.replace(state, data=data)
+    if state.mode == "form":
+        shown = _as_form(state, value)
+        if shown is not None:
+            return shown
         state = msgspec.structs.replace(state, mode="json")
     return msgspec.structs.replace(state, text=_text(value))
+
+
+def _as_form(state: FormState, value: Any) -> FormState | None:
+    """The form filled with this value; None where that is too much for a form."""
+    assert state.field is not None
+    data = fill(state.field, value)
+    if is_too_large(state.field, data):
+        return None
+    return msgspec.structs.replace(state, mode="form", data=data, initial=value, began=json.dumps(value))
 
 
 def read(state: FormState, sent: Form) -> Typed:
@@ -126,18 +136,16 @@ def read(state: FormState, sent: Form) -> Typed:
     if state.mode == "none":
         return Typed(state, state.initial, {})
     if state.mode == "form":
+        state = _begun(state, _first(sent, "_began"))
         state = msgspec.structs.replace(state, data={k: v for k, v in sent.items() if k.startswith("$")})
     else:
         state = msgspec.structs.replace(state, text=_first(sent, f"_{state.mode}"))
-    if state.mode == "form" and ("_add" in sent or "_remove" in sent):
-        changed = within_rows(state.data)
-        if "_add" in sent and state.field is not None:
-            changed = with_row(state.field, changed, _first(sent, "_add"))
-        changed = without_row(changed, _first(sent, "_remove")) if "_remove" in sent else changed
-        return Typed(msgspec.structs.replace(state, data=changed), UNSET, {}, True)
+    if state.mode == "form" and state.field is not None and ("_add" in sent or "_remove" in sent):
+        return _with_rows_changed(state, state.field, sent)
     value, errors = _value(state)
-    if state.mode == "form":  # what was sent has been read, and is refused where it is too much to be shown again
-        state = msgspec.structs.replace(state, data=within_rows(state.data))
+    if state.mode == "form" and state.field is not None:
+        # What was sent has been read, and is refused where it is too much to be shown again.
+        state = msgspec.structs.replace(state, data=within_bounds(state.field, state.data))
     wanted = _first(sent, "_switch")
     if wanted in state.modes and wanted != state.mode:
         return _switched(state, wanted, value, errors)
@@ -171,13 +179,31 @@ def _switched(state: FormState, wanted: str, value: Any, errors: Mapping[str, st
             {},
             True,
         )
-    assert state.field is not None
-    data = fill(state.field, value)
-    if rows_in_all(data) > MAX_ROWS_IN_ALL:
-        return Typed(
-            state, UNSET, {"$": f"has more than {MAX_ROWS_IN_ALL:,} rows in all its lists, too many for a form"}, True
-        )
-    return Typed(msgspec.structs.replace(state, mode="form", data=data), UNSET, {}, True)
+    shown = _as_form(state, value)
+    if shown is None:
+        return Typed(state, UNSET, {"$": "has more rows or fields in its lists than a form can show"}, True)
+    return Typed(shown, UNSET, {}, True)
+
+
+def _begun(state: FormState, began: str) -> FormState:
+    """The form with the value that it carries as what it was filled with."""
+    try:
+        return msgspec.structs.replace(state, initial=read_json(began), began=began) if began else state
+    except ValueError:
+        return state  # damaged on its way; what was typed is still there
+
+
+def _with_rows_changed(state: FormState, field: Field, sent: Form) -> Typed:
+    changed = within_bounds(field, state.data)
+    errors: dict[str, str] = {}
+    if "_remove" in sent:
+        changed = without_row(changed, _first(sent, "_remove"))
+    if "_add" in sent:
+        more = with_row(field, changed, _first(sent, "_add"))
+        if more == changed:
+            errors["$"] = "has as many rows as a form can show; write JSON to give more"
+        changed = more
+    return Typed(msgspec.structs.replace(state, data=changed), UNSET, errors, True)
 
 
 def read_note(text: str) -> Any:

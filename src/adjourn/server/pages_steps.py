@@ -15,7 +15,7 @@ from adjourn.timeline import Entry
 
 _MARKS = {
     "message": "→", "model": "✦", "tool": "⚙", "pause": "Ⅱ", "decision": "✓", "fork": "⑂", "crash": "!", "end": "■",
-    "expired": "✕", "late_result": "↺", "retry": "↻",
+    "expired": "✕", "late_result": "↺", "retry": "↻", "engine": "⛭",
 }  # fmt: skip
 _ENDS = {
     "stop": "Finished",
@@ -25,6 +25,12 @@ _ENDS = {
     "length": "Finished (cut off for its length)",
     "blocked": "Finished (the reply was blocked)",
 }
+_ENGINE = {
+    "engine": "engine", "workflow": "workflow", "run": "run", "runBefore": "run before", "queue": "task queue",
+    "worker": "worker", "workerBefore": "worker before", "step": "step", "attempts": "attempts", "by": "told by",
+    "snapshot": "snapshot", "redelivery": "redelivery", "timeout": "timeout", "cause": "cause", "seconds": "seconds",
+    "result": "result", "reason": "reason",
+}  # fmt: skip
 _JSON = 20_000
 
 
@@ -90,6 +96,11 @@ def _step(entry: Entry, number: int, url: Callable[[str], str]) -> Step:
         who = one_line(str(facts.get("by") or "Somebody"), 80)
         title = f"{who} {DONE.get(str(facts.get('verb')), str(facts.get('verb')))} {tool}"
         text = str(facts.get("reason") or "")
+    elif kind == "engine":
+        named = [(key, _ENGINE[key]) for key in _ENGINE if facts.get(key) not in (None, "")]
+        details.append(("Engine", "\n".join([f"{word}: {facts[key]}" for key, word in named])))
+    if facts.get("worker") and kind != "engine":
+        chips.append(f"worker {one_line(str(facts['worker']), 60)}")
     if kind == "end" and facts.get("limit"):
         chips.append(f"limit: {facts['limit']}")
     error = facts.get("error")

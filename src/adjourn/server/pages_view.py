@@ -5,6 +5,7 @@ style of its own, so that the policy can forbid them all.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -19,7 +20,7 @@ from litestar.params import PathParameter
 from litestar.utils.scope.state import ScopeState
 from markupsafe import Markup
 
-from adjourn.display import one_line, show_json, summary, visible
+from adjourn.display import mixed_scripts, one_line, show_json, summary, visible
 from adjourn.fields import Choice
 from adjourn.forms import row_count
 from adjourn.server.desk import Desk
@@ -35,6 +36,7 @@ Html = Response[str]
 Form = dict[str, list[str]]
 FromPath: TypeAlias = Annotated[str, PathParameter(max_length=4000)]
 _WRITTEN = {"reason": "", "_text": "", "_json": "", "_metadata": "note", "_input": "edited input"}
+_NAMED = re.compile("[\u2400-\u2421]|\u27e8U\\+")  # how `visible` names what hides
 _STEPS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 
@@ -109,7 +111,7 @@ def typed_in(sent: Mapping[str, Any]) -> str:
     for name, given in sent.items():
         texts: list[str] = [str(g) for g in given] if isinstance(given, list) else [str(given)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         wrote = ", ".join(t for t in texts if t.strip())
-        if not wrote or not (name.startswith("$") or name in _WRITTEN) or name.endswith(("#", "?", "@")):
+        if not wrote or not (name.startswith("$") or name in _WRITTEN) or name.endswith(("#", "?", "@", "^")):
             continue
         label = name.removeprefix("$").lstrip(".") if name.startswith("$") else _WRITTEN[name]
         lines.append(f"{label}: {wrote}" if label else wrote)
@@ -170,6 +172,12 @@ def arguments(row: InterruptRecord) -> str:
     return one_line(" · ".join(f"{name}: {_short(given)}" for name, given in named if given not in (None, "")), 160)
 
 
+def looks_odd(row: InterruptRecord) -> bool:
+    """Whether what the list shows of it hides something, or mixes alphabets; the item's own page looks at all of it."""
+    text = arguments(row)
+    return mixed_scripts(text) or _NAMED.search(text) is not None
+
+
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return one_line(text, 90) if len(text) <= 90 else one_line(text[:80]) + " …"
@@ -205,6 +213,7 @@ def _environment() -> Any:
         "yes_no": (Choice(True, "Yes"), Choice(False, "No")),
         "summary": brief,
         "arguments": arguments,
+        "looks_odd": looks_odd,
         "shown": shown,
     }
     return env

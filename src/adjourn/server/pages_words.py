@@ -81,6 +81,7 @@ def actions(record: InterruptRecord, runs_here: bool) -> list[Action]:
     goes_on = (
         "The agent goes on at once." if runs_here else "The agent goes on as soon as a process that has it takes it up."
     )
+    at_once = "at once" if runs_here else "as soon as a process that has it takes it up"
     restart = {
         "error": Action("restart", "Try again", f"Runs {tool} again with the input shown. {goes_on}"),
         "outcome_unknown": Action(
@@ -91,7 +92,7 @@ def actions(record: InterruptRecord, runs_here: bool) -> list[Action]:
         ),
     }.get(record.reason, Action("restart", "Approve", f"Runs {tool} with exactly the input shown. {goes_on}"))
     if "restart" not in record.allow:
-        respond = Action("respond", "Send answer", f"The agent gets your answer and goes on with it. {goes_on}")
+        respond = Action("respond", "Send answer", f"The agent gets your answer and goes on with it {at_once}.")
     elif record.reason == "outcome_unknown":
         respond = Action(
             "respond",

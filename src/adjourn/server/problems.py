@@ -32,6 +32,10 @@ class VersionChanged(errors.StaleInterrupt):
         self.version = version
 
 
+class KeyReused(errors.InvalidRequest):
+    """An Idempotency-Key that stands for another request."""
+
+
 class LinkSpent(errors.StaleInterrupt):
     """A link was used, or what it was for was settled or changed."""
 
@@ -76,6 +80,7 @@ _KINDS: dict[type[BaseException], Kind] = {
         412, "version-changed", "Not what was shown", "Fetch it, look again, and send its new ETag as If-Match."
     ),
     LinkSpent: Kind(410, "link-spent", "This link was used", "Open the inbox to see what became of it."),
+    KeyReused: Kind(422, "key-reused", "The key stands for another request", "Send it under a new Idempotency-Key."),
     LinkInvalid: Kind(404, "link-invalid", "No such link", "Ask for a new one, or sign in."),
     errors.StaleInterrupt: Kind(409, "interrupt-stale", "No longer open", "Fetch it to see what became of it."),
     errors.AlreadyResolved: Kind(
@@ -203,7 +208,7 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, errors.AdjournError):
         for base in type(error).__mro__:
             if (kind := _KINDS.get(base)) is not None and kind.status != 500:
-                return Problem(kind, str(error), _more(error), _headers(kind))
+                return Problem(kind, _detail(error), _more(error), _headers(kind))
     if isinstance(error, HTTPException) and error.status_code < 500:
         return _of_http(error)
     incident = new_id("x_")
@@ -218,6 +223,13 @@ def decision_body(decision: Decision) -> dict[str, Any]:
     at = datetime.fromtimestamp(d.at, UTC).isoformat().replace("+00:00", "Z")
     body: dict[str, Any] = {"id": d.id, "interruptId": d.interrupt_id, "verb": d.verb, "at": at, "by": d.by}
     return body | ({"reason": d.reason} if d.reason else {})
+
+
+def _detail(error: errors.AdjournError) -> str:
+    # What an exception of a tool or a model said is in the session, for those who are told such things.
+    if isinstance(error, (errors.ToolFailed, errors.ModelError, errors.HandlerFailed)):
+        return f"The turn failed ({type(error).__name__})."
+    return str(error)
 
 
 def _more(error: errors.AdjournError) -> dict[str, Any]:

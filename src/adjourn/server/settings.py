@@ -17,6 +17,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     `secret` signs cookies and links: without one (nor the application's own) a random one is made, and a restart signs
     everybody out. `public_url` is where people reach the server, for links. `root_path` is the prefix it is mounted
     under, where the outer application does not say; it begins with none of our own places, as /inbox and /api are.
+    `tell_errors` tells everybody what exceptions of tools and models said, not only those who see everybody's sessions.
     `allowed_hosts` are the Host headers that are answered (None: any). `trusted_proxies` are addresses or networks whose
     X-Forwarded-For and X-Forwarded-Proto are believed.
     """
@@ -31,6 +32,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     body_depth: int = 100
     body_seconds: float = 30.0
     request_seconds: float = 300.0
+    reply_seconds: float = 60.0
     header_seconds: float = 15.0
     wait_seconds: float = 30.0
     requests_per_minute: int = 1200
@@ -46,6 +48,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     docs: bool = True
     metrics: bool = True
     metrics_for_all: bool = False
+    tell_errors: bool = False
     genkit_path: str = "/genkit"
     sse_ping_seconds: float = 15.0
 

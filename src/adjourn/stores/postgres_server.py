@@ -23,6 +23,13 @@ _MIGRATIONS = migrations("postgres")
 _OLDEST = 130000
 """The first PostgreSQL that can say of a transaction, by its 64-bit number, whether it was committed."""
 
+_SILENT_SECONDS = 30.0
+"""A transaction of which the server hears nothing for so long is undone: a machine that is frozen or cut off in the middle of
+one would otherwise hold its sessions locked for everybody, until the network gives it up after hours."""
+
+_WATCHED = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
+"""What tells this end of a connection, in seconds and milliseconds, that nobody is at the other one any more."""
+
 _CONFLICTS = {"40001", "40P01"}  # serialization failure, deadlock: the server undid one so that others could go on
 _PASSING = {
     "25006",
@@ -55,7 +62,7 @@ class Server:
         self.place = f"PostgreSQL ({' '.join(place) or 'at its usual place'}, schema {schema})"
         self._dsn = dsn
         self._options: dict[str, Any] = {"autocommit": True, "cursor_factory": psycopg.RawCursor}
-        for name, value in (("connect_timeout", 5), ("application_name", "adjourn")):
+        for name, value in {"connect_timeout": 5, "application_name": "adjourn", **_WATCHED}.items():
             if name not in parts:
                 self._options[name] = value
 
@@ -79,6 +86,8 @@ class Server:
             db.execute(
                 self.statements["wait_for_disk"]
             )  # what is acknowledged is on disk, whatever the server's default
+        if row[2]:
+            db.execute(self.statements["end_silent"], [f"{int(_SILENT_SECONDS * 1000)}ms"])
 
     def patiently(self, step: Callable[[], T]) -> T:
         """Runs `step` again while the server is away. Raises StoreError when that does not end."""

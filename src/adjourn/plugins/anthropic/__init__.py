@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,6 +29,7 @@ KNOWN = (
     "claude-sonnet-5",
 )
 _CONTINUATIONS = 8
+_PRIVATE = re.compile(r"(?i)auth|key|token|secret|cookie")
 
 
 class Anthropic:
@@ -74,7 +76,11 @@ class Anthropic:
     @property
     def secrets(self) -> Sequence[str | None]:
         """What must not show up in the text of an error."""
-        return (self._options["api_key"], os.environ.get("ANTHROPIC_API_KEY"), os.environ.get("ANTHROPIC_AUTH_TOKEN"))
+        headers: Mapping[str, str] = self._options["default_headers"] or {}
+        given = [getattr(self._given, name, None) for name in ("api_key", "auth_token")]
+        found = [os.environ.get(name) for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")]
+        private = [v for k, v in headers.items() if _PRIVATE.search(k)]
+        return [s for s in (self._options["api_key"], *given, *found, *private) if isinstance(s, str)]
 
     async def client(self) -> Any:
         """The SDK's client for the running loop. Raises MissingExtra where the SDK is not installed."""
@@ -159,10 +165,7 @@ class Claude:
                 if body["stream"]:
                     await _read_stream(response, answer, scrub, emit)
                 else:
-                    whole = read_json(await response.read())
-                    if whole.get("type") == "error":
-                        raise in_band(whole, response.headers, scrub)
-                    answer.take_whole(whole)
+                    _take_whole(await response.read(), response, answer, scrub)
                 answer.check_complete()
                 return answer
         except MissingExtra:
@@ -185,9 +188,27 @@ async def _read_stream(response: Any, answer: Assembly, scrub: Scrubber, emit: E
             if shown is not None:
                 emit(Chunk(content=[shown]))
 
+    # Some servers answer in one piece although they were asked to stream. No line of an event begins as that does.
+    waiting, plain = b"", True
     async for data in response.iter_bytes():
-        take(lines.feed(data))
+        waiting += data
+        plain = plain and waiting.lstrip()[:1] in (b"", b"{")
+        if not plain:
+            take(lines.feed(waiting))
+            waiting = b""
+    if waiting.strip():
+        _take_whole(waiting, response, answer, scrub)
+        shown = [p for p in answer.parts() if p.text or p.reasoning]
+        if shown:
+            emit(Chunk(content=shown))
     take(lines.end())
+
+
+def _take_whole(body: bytes, response: Any, answer: Assembly, scrub: Scrubber) -> None:
+    whole = read_json(body)
+    if whole.get("type") == "error":
+        raise in_band(whole, response.headers, scrub)
+    answer.take_whole(whole)
 
 
 def _continued(messages: Sequence[Mapping[str, Any]], blocks: Sequence[Any]) -> list[Mapping[str, Any]]:

@@ -1,17 +1,17 @@
 """What goes wrong at Anthropic, as ModelError. No text of it holds a key or a message of the conversation."""
 
 import email.utils
-import re
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from adjourn.discretion import discreet
 from adjourn.errors import ModelError
 from adjourn.parts import Message
 
 PROVIDER = "anthropic"
 _MOST = 400
-_KEYS = re.compile(r"sk-ant-[\w-]+|(?<=Bearer )\S+")
 
 # The types of errors that come within a stream, where there is no status any more.
 _CODES: Mapping[str, int] = {
@@ -45,20 +45,12 @@ def can_work_later(code: int) -> bool:
 class Scrubber:
     """Takes keys and the conversation's own words out of what the provider says about a failure."""
 
-    def __init__(self, messages: Iterable[Message], keys: Iterable[str | None]) -> None:
+    def __init__(self, messages: Sequence[Message], keys: Sequence[str | None]) -> None:
         self._messages = messages
         self._keys = keys
 
     def __call__(self, text: str) -> str:
-        for key in self._keys:
-            if key:
-                text = text.replace(key, "[key]")
-        text = _KEYS.sub("[key]", text)
-        for message in self._messages:
-            for part in message.content:
-                if part.text is not None and len(part.text) >= 40 and part.text in text:
-                    text = text.replace(part.text, "[a message]")
-        return text if len(text) <= _MOST else text[:_MOST] + "…"
+        return discreet(text, self._messages, self._keys, longest=_MOST)
 
 
 def failure(error: Exception, scrub: Scrubber) -> ModelError:
@@ -120,15 +112,15 @@ def _described(body: Any) -> tuple[str, str, str | None]:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds until the provider wants to be asked again, where it says so."""
-    given = headers.get("retry-after-ms")
-    try:
-        if given:
-            return max(0.0, float(given) / 1000)
-        given = headers.get("retry-after")
-        return max(0.0, float(given)) if given else None
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(given or "").timestamp() - time.time())
-    except ValueError:
-        return None
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        given = headers.get(name) or ""
+        try:
+            seconds = float(given) * unit
+        except ValueError:
+            try:
+                seconds = email.utils.parsedate_to_datetime(given).timestamp() - time.time()
+            except (ValueError, OverflowError):
+                continue  # nothing, or no date
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None

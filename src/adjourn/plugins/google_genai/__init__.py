@@ -123,7 +123,7 @@ class VertexAI:
         return f"<VertexAI project={self._project!r} location={self._location!r}>"
 
     def _key(self) -> str | None:
-        return self._api_key
+        return self._api_key or os.environ.get("GOOGLE_API_KEY")  # where the SDK looks, too
 
     def _client(self, sdk: Any) -> Any:
         given = {

@@ -1,18 +1,17 @@
 """What the SDK raises, as ModelError. The texts never hold a key or a prompt."""
 
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
+from adjourn.discretion import discreet
 from adjourn.errors import AdjournError, ModelError
 from adjourn.parts import Message
 
 _RETRYABLE = (408, 409, 429, 500, 502, 503, 504, 529)
-_KEYS = re.compile(r"AIza[\w-]{10,}|ya29\.[\w.-]{8,}|(?i:bearer\s+)[\w.~+/=-]{8,}|(?<=key=)[^\s&\"']{8,}")
 _LONGEST = 300
 
 
@@ -105,11 +104,4 @@ def _request_id(details: Sequence[Mapping[str, Any]], headers: Any) -> str | Non
 
 def _clean(text: str, api_key: str | None, messages: Sequence[Message]) -> str:
     """The provider's words without the key and without what was asked, which it sometimes repeats."""
-    if api_key:
-        text = text.replace(api_key, "***")
-    for message in messages:
-        for part in message.content:
-            if part.text and len(part.text) >= 12:
-                text = text.replace(part.text, "…")
-    text = " ".join(_KEYS.sub("***", text).split())
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return discreet(text, messages, (api_key,), longest=_LONGEST)

@@ -15,9 +15,10 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
+from adjourn.dialect import read_settings
 from adjourn.errors import MissingExtra, ModelError
 from adjourn.model import Emit, ModelReply, ModelRequest, ToolDefinition
-from adjourn.parts import Chunk, Message, Part, ToolRequest, Usage, convert
+from adjourn.parts import Chunk, Message, Part, ToolRequest, Usage
 from adjourn.plugins.local.dialect import (
     Line,
     begins_turn,
@@ -72,14 +73,14 @@ class Needle:
 
     def check(self, request: ModelRequest) -> None:
         """Raises SignatureError for tools or an output whose type contains itself, InvalidRequest for a wrong config."""
-        convert(request.config or {}, NeedleConfig)
+        _settings(request)
         for tool in request.tools:
             engine_tool(tool)
         if request.output_schema is not None:
             engine_tool(_recording(request.output_schema)[0], "output=")
 
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        config = convert(request.config or {}, NeedleConfig)
+        config = _settings(request)
         system, lines = read_messages(request.messages)
         reply: Reply = {}
         if request.tools or request.output_schema is None:
@@ -175,6 +176,10 @@ def _recording(schema: Mapping[str, Any]) -> tuple[ToolDefinition, bool]:
         wanted["$defs"] = schema.get("$defs", {})
     description = str(schema.get("description") or "Record the data in the text.")
     return ToolDefinition("record", description, wanted), whole
+
+
+def _settings(request: ModelRequest) -> NeedleConfig:
+    return read_settings(request.config, NeedleConfig, {"max_output_tokens": "max_tokens"})
 
 
 def _listed(reply: Reply, key: str) -> Sequence[Mapping[str, Any]]:

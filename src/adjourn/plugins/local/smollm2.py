@@ -11,10 +11,10 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from adjourn.dialect import Subject, inline_references, without
+from adjourn.dialect import Subject, inline_references, read_settings, without
 from adjourn.errors import ModelError
 from adjourn.model import Emit, ModelReply, ModelRequest, ToolDefinition
-from adjourn.parts import OURS, Chunk, Message, Part, ToolRequest, Usage, convert
+from adjourn.parts import OURS, Chunk, Message, Part, ToolRequest, Usage
 from adjourn.plugins.local.dialect import result_of
 from adjourn.plugins.local.llama import Told, available, complete, load
 
@@ -60,14 +60,14 @@ class SmolLM2:
 
     def check(self, request: ModelRequest) -> None:
         """Raises SignatureError for tools or an output whose type contains itself, InvalidRequest for a wrong config."""
-        convert(request.config or {}, SmolLM2Config)
+        _settings(request)
         for tool in request.tools:
             _branch(tool)
         if request.output_schema is not None:
             _schema(request.output_schema, "output=")
 
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        config = convert(request.config or {}, SmolLM2Config)
+        config = _settings(request)
         tools = () if config.tool_choice == "none" else request.tools
         output = _schema(request.output_schema, "output=") if request.output_schema is not None else None
         # One round of results is answered, not followed by more calls: it would repeat them without end. An error is
@@ -98,6 +98,10 @@ class SmolLM2:
         if request.streaming and content[0].text:
             emit(Chunk(content=content))
         return _reply(content, told)
+
+
+def _settings(request: ModelRequest) -> SmolLM2Config:
+    return read_settings(request.config, SmolLM2Config, {"max_output_tokens": "max_tokens"})
 
 
 def _reply(content: Sequence[Part], told: Told) -> ModelReply:

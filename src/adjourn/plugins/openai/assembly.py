@@ -107,6 +107,7 @@ class ChatAssembly:
         self.failed: Any = None
         self._error: Any = None
         self._head: Json = {}
+        self._thinks_in = ""
         self._closing = False
 
     @property
@@ -150,6 +151,10 @@ class ChatAssembly:
         if key.startswith("reasoning"):
             thought, text = text, ""
             self._texts.setdefault(key, []).append(thought)
+            if thought and not self._thinks_in:
+                self._thinks_in = key
+            if key != self._thinks_in:
+                return  # some servers send the same under both names
         else:
             self._texts.setdefault(key, []).append(text)
             if thought:

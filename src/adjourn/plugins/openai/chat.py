@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from adjourn.dialect import Subject
+from adjourn.dialect import Subject, read_settings
 from adjourn.errors import ModelError
 from adjourn.model import Emit, ModelReply, ModelRequest, ToolDefinition
-from adjourn.parts import OURS, FinishReason, Message, Part, ToolRequest, Usage, convert, encode
+from adjourn.parts import OURS, FinishReason, Message, Part, ToolRequest, Usage, encode
 from adjourn.plugins.openai import errors
 from adjourn.plugins.openai.assembly import ChatAssembly, read_content
 from adjourn.plugins.openai.connection import Asked, Connection
@@ -142,7 +142,9 @@ class ChatModel:
 
 def build(request: ModelRequest, model: str, key: str, dialect: Dialect) -> tuple[Json, bool]:
     """The body of the request, and whether the output was wrapped into an object."""
-    config = convert(request.config or {}, ChatConfig) if not isinstance(request.config, ChatConfig) else request.config
+    # OpenAI's own models that reason refuse the older name, and few other servers know the newer one.
+    limit = "max_completion_tokens" if key == "openai" else "max_tokens"
+    config = read_settings(request.config, ChatConfig, {"max_output_tokens": limit})
     messages = write_messages(request.messages, key, dialect)
     body: Json = {"model": model, "messages": messages}
     if request.tools:

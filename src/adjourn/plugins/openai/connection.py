@@ -5,14 +5,16 @@
 
 import asyncio
 import importlib.util
+import re
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import msgspec
 
+from adjourn.discretion import discreet
 from adjourn.errors import MissingExtra, ModelError
 from adjourn.model import Emit, ModelReply
 from adjourn.parts import Chunk, Message, Part
@@ -113,7 +115,7 @@ class Connection:
         try:
             return await self._ask(asked, emit)
         except ModelError as e:
-            e.args = (errors.scrubbed(str(e), asked.messages),)
+            e.args = (discreet(str(e), asked.messages, self._secrets(), longest=errors.LONGEST),)
             raise
 
     async def _ask(self, asked: Asked, emit: Emit) -> ModelReply:
@@ -176,8 +178,10 @@ class Connection:
             stream = await client.post(
                 path, cast_to=object, body=body, stream=True, stream_cls=openai.AsyncStream[object]
             )
-            if _is_json(stream.response):
-                yield _Whole(self._json(await stream.response.aread()))
+            # The SDK reads events from it, and nothing else; a plain reply would be no events to it, and so nothing.
+            stream.response = response = _Peeked(stream.response)
+            if _is_json(response) or await response.begins_like_json():
+                yield _Whole(self._json(await response.aread()))
                 return
             async for event in stream:
                 if isinstance(event, dict):
@@ -195,6 +199,46 @@ class Connection:
     def _secret(self) -> str:
         key = self._settings.get("api_key")
         return key if isinstance(key, str) else ""
+
+    def _secrets(self) -> list[str]:
+        """What no error may repeat: keys, given or found in the environment, and the headers that hold some."""
+        client = self._given or self._clients.get(asyncio.get_running_loop())
+        headers: Mapping[str, str] = self._settings.get("default_headers") or {}
+        found = [self._settings.get("api_key"), getattr(client, "api_key", None)]
+        found += [v for k, v in headers.items() if _PRIVATE.search(k)]
+        return [f for f in found if isinstance(f, str)]
+
+
+class _Peeked:
+    """A response whose body may be looked at before it is read: all else is the response's own."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self._pieces: AsyncIterator[bytes] = response.aiter_bytes()
+        self._seen = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._response, name)
+
+    async def begins_like_json(self) -> bool:
+        """Whether a reply in one piece begins here, whatever its label says. No line of an event begins like that."""
+        while not self._seen.lstrip():
+            piece = await anext(self._pieces, None)
+            if piece is None:
+                return False
+            self._seen += piece
+        return self._seen.lstrip()[:1] in (b"{", b"[")
+
+    async def aiter_bytes(self) -> AsyncIterator[bytes]:
+        yield self._seen
+        async for piece in self._pieces:
+            yield piece
+
+    async def aread(self) -> bytes:
+        return b"".join([piece async for piece in self.aiter_bytes()])
+
+
+_PRIVATE = re.compile(r"(?i)auth|key|token|secret|cookie")
 
 
 def _is_json(response: Any) -> bool:

@@ -59,12 +59,26 @@ def read_call(name: str, ref: str | None, arguments: Any, note: Mapping[str, Any
             value = msgspec.json.decode(raw)
         except (msgspec.DecodeError, RecursionError) as e:
             problem = "they were cut off by the token limit" if cut else f"they are not valid JSON: {e}"
+        else:
+            value = _unpacked(value)
+            if not isinstance(value, dict):
+                problem, value = "they are not a JSON object", raw
     if not problem and encode(value).decode() != raw:
         note = {**note, "arguments": raw}  # sent back as they were: a prompt cache compares letters
     metadata: dict[str, Any] = {key: dict(note)} if note else {}
     if problem:
         metadata[OURS] = {"malformed": problem}
     return Part(tool_request=ToolRequest(name, ref or None, value), metadata=metadata or None)
+
+
+def _unpacked(value: Any) -> Any:
+    """Arguments that some servers encode twice, and the null with which some say that there are none."""
+    if isinstance(value, str):
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            return value
+    return {} if value is None else value
 
 
 def arguments_of(part: Part, key: str, *, valid: bool) -> str:

@@ -1,21 +1,20 @@
 """What goes wrong with a call, as ModelError: the SDK's errors, errors inside a reply, and streams that break off."""
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 import msgspec
 
+from adjourn.discretion import without_keys
 from adjourn.errors import ModelError
-from adjourn.parts import Message
 
-LONGEST = 300
-"""Providers quote what they were sent; so much of their text is kept, which is no whole prompt."""
+LONGEST = 340
+"""So much of an error's text is kept."""
 
-_KEYS = re.compile(r"(?i)\b(sk|gsk|xai|pk|rk|sess|nvapi|hf|r8)[-_][\w*.\-]{4,}|\bBearer\s+\S+|\bAIza[\w\-]{10,}")
 _FINAL = {"insufficient_quota", "billing_hard_limit_reached", "credits_exhausted", "invalid_api_key"}
 """Codes that no waiting helps against, although some come with status 429."""
 _STATUS_OF = {
@@ -37,21 +36,8 @@ _OVER_AGAIN = {408, 409, 425, 429}
 
 
 def clean(text: str, secret: str = "") -> str:
-    """The text without anything that looks like a key, and not longer than it must be."""
-    if len(secret) > 3:  # "x" is a key that local servers are given; taking it out would garble the text
-        text = text.replace(secret, "[key]")
-    text = " ".join(_KEYS.sub("[key]", text).split())
-    return text if len(text) <= LONGEST else text[:LONGEST] + "…"
-
-
-def scrubbed(text: str, messages: Sequence[Message]) -> str:
-    """The text without what was said in the conversation, which providers like to repeat."""
-    for message in messages:
-        for part in message.content:
-            said = part.text or ""
-            if len(said) >= 12:
-                text = text.replace(said, "…").replace(" ".join(said.split()), "…")
-    return text
+    """The text without anything that looks like a key. What it quotes is taken out by `Connection.ask`, who knows it."""
+    return without_keys(text, (secret,))
 
 
 def in_band(error: Any, provider: str, secret: str = "", request_id: str | None = None) -> ModelError:
@@ -147,13 +133,14 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         if given is None:
             continue
         try:
-            return max(float(given) * unit, 0.0)
+            seconds = float(given) * unit
         except ValueError:
-            pass
-        try:
-            return max((parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds(), 0.0)
-        except (TypeError, ValueError):
-            pass
+            try:
+                seconds = (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds()
+            except (TypeError, ValueError):
+                continue
+        if math.isfinite(seconds):
+            return max(seconds, 0.0)
     return None
 
 

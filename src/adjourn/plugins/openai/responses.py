@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from adjourn.dialect import Subject
+from adjourn.dialect import Subject, read_settings
 from adjourn.model import Emit, ModelReply, ModelRequest, ToolDefinition
-from adjourn.parts import FinishReason, Message, Part, ToolResponse, Usage, convert
+from adjourn.parts import FinishReason, Message, Part, ToolResponse, Usage
 from adjourn.plugins.openai import errors
 from adjourn.plugins.openai.assembly import ResponseAssembly
 from adjourn.plugins.openai.connection import Asked, Connection
@@ -108,8 +108,7 @@ class ResponsesModel:
 
 def build(request: ModelRequest, model: str, key: str) -> tuple[Json, bool]:
     """The body of the request, and whether the output was wrapped into an object."""
-    given = request.config
-    config = given if isinstance(given, ResponsesConfig) else convert(given or {}, ResponsesConfig)
+    config = read_settings(request.config, ResponsesConfig, {"max_tokens": "max_output_tokens"})
     instructions, items = write_items(request.messages, key)
     body: Json = {"model": model, "input": items, "store": config.store}
     if instructions:

@@ -211,17 +211,16 @@ SELECT id, interrupt_id, session_id, body FROM $schema.decisions ORDER BY n;
 -- name: add_change
 INSERT INTO $schema.changes (kind, interrupt_id, session_id, at, decision_id) VALUES ($1, $2, $3, $4, $5);
 
--- name: changes
--- Transactions end in another order than their numbers, so a row is read once nothing of ours can come before it any more.
--- The last condition is the lowest number that may still do so: of this transaction, and of those that ran when the snapshot
--- was taken, without the ones that hold no lock on this table. Ours hold one from before they have a number until they end,
--- so somebody else's long transaction on the same server holds nothing up. One counts as somebody else's only if it still
--- runs after its locks were looked at: then none of them had been let go of.
--- A position above all numbers that this server ever gave is another server's: after it comes everything.
-SELECT xid::text || '.' || n::text, kind, interrupt_id, session_id, at, decision_id FROM $schema.changes
-WHERE (xid, n) > (
-    CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN $1::text::xid8 ELSE '0'::xid8 END, $2::bigint
-  ) AND xid < (
+-- What of the feed can be read. Transactions end in another order than their numbers, so a row is read once nothing of ours
+-- can come before it any more. The number on the right is the lowest that may still do so: of this transaction, and of those
+-- that ran when the snapshot was taken, without the ones that hold no lock on this table. Ours hold one from before they have
+-- a number until they end (see `known`), so somebody else's long transaction on the same server holds nothing up.
+-- pg_locks is read after the snapshot was taken, and not in one moment. It cannot miss a lock of a transaction that still
+-- runs after it was read, for locks are let go of after the end. So one counts as somebody else's only if it still runs then.
+-- A standby does not know its primary's locks, nor by name what runs there; there, all that runs holds the feed up.
+
+-- part: settled
+$schema.changes WHERE xid < (
     WITH held AS MATERIALIZED (
       SELECT locktype, transactionid, virtualtransaction, database, relation FROM pg_locks WHERE granted
     ), judged AS MATERIALIZED (
@@ -233,41 +232,26 @@ WHERE (xid, n) > (
         )
       ) AS other FROM pg_snapshot_xip(pg_current_snapshot()) AS x
     )
-    SELECT least(
+    SELECT CASE WHEN pg_is_in_recovery() THEN pg_snapshot_xmin(pg_current_snapshot()) ELSE least(
       pg_current_xact_id_if_assigned(),
       coalesce(
-        (SELECT x FROM judged WHERE NOT (other AND pg_xact_status(x) = 'in progress') ORDER BY x LIMIT 1),
+        (SELECT x FROM judged WHERE NOT (other AND pg_xact_status(x) IS NOT DISTINCT FROM 'in progress') ORDER BY x LIMIT 1),
         pg_snapshot_xmax(pg_current_snapshot())
       )
-    )
+    ) END
+  );
+
+-- name: changes
+-- A position above all numbers that this server ever gave is another server's: after it comes everything.
+SELECT xid::text || '.' || n::text, kind, interrupt_id, session_id, at, decision_id FROM {settled} AND (xid, n) > (
+    CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN $1::text::xid8 ELSE '0'::xid8 END, $2::bigint
   )
 ORDER BY xid, n LIMIT $3;
 
 -- name: position
--- The end of what `changes` gives, by the same condition.
+-- The end of what `changes` gives.
 -- That of a row and not of the snapshot: a server that crashed gives the numbers of what it had not kept to others.
-SELECT xid::text || '.' || n::text FROM $schema.changes
-WHERE xid < (
-    WITH held AS MATERIALIZED (
-      SELECT locktype, transactionid, virtualtransaction, database, relation FROM pg_locks WHERE granted
-    ), judged AS MATERIALIZED (
-      SELECT x, EXISTS (
-        SELECT FROM held AS it WHERE it.locktype = 'transactionid' AND it.transactionid = x::xid AND NOT EXISTS (
-          SELECT FROM held AS ours WHERE ours.virtualtransaction = it.virtualtransaction AND ours.locktype = 'relation'
-            AND ours.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-            AND ours.relation = '$schema.changes'::regclass
-        )
-      ) AS other FROM pg_snapshot_xip(pg_current_snapshot()) AS x
-    )
-    SELECT least(
-      pg_current_xact_id_if_assigned(),
-      coalesce(
-        (SELECT x FROM judged WHERE NOT (other AND pg_xact_status(x) = 'in progress') ORDER BY x LIMIT 1),
-        pg_snapshot_xmax(pg_current_snapshot())
-      )
-    )
-  )
-ORDER BY xid DESC, n DESC LIMIT 1;
+SELECT xid::text || '.' || n::text FROM {settled} ORDER BY xid DESC, n DESC LIMIT 1;
 
 -- name: drop_changes
 WITH gone AS (
@@ -303,7 +287,7 @@ BEGIN ISOLATION LEVEL READ COMMITTED;
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
 -- name: known
--- By this lock, which is in nobody's way, a transaction is known as one of ours: see `changes`.
+-- By this lock, which is in nobody's way, a transaction is known as one of ours: see `settled`.
 LOCK TABLE $schema.changes IN ROW SHARE MODE;
 
 -- name: transaction
@@ -322,10 +306,14 @@ COMMIT;
 ROLLBACK;
 
 -- name: server
-SELECT current_setting('server_version_num')::integer, current_setting('synchronous_commit');
+SELECT current_setting('server_version_num')::integer, current_setting('synchronous_commit'),
+       current_setting('idle_in_transaction_session_timeout') = '0';
 
 -- name: wait_for_disk
 SET synchronous_commit = on;
+
+-- name: end_silent
+SELECT set_config('idle_in_transaction_session_timeout', $1, false);
 
 -- name: tables
 SELECT table_name::text FROM information_schema.tables WHERE table_schema = $1;
