@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from adjourn.forms import fill, form_of, read_form, with_row, without_row
 
@@ -43,3 +44,8 @@ def test_a_row_that_claims_to_be_one_that_never_was_is_a_new_one(forged: str) ->
 
 def test_a_property_whose_name_would_look_like_a_mark_is_left_to_json() -> None:
     assert form_of({"type": "object", "properties": {"a^": {"type": "string"}}}) is None
+
+
+def test_the_rows_of_a_default_are_nobodys_yet() -> None:
+    field = form({"type": "array", "items": {"type": "string"}, "default": ["a", "b"]})
+    assert fill(field, UNSET) == {"$#": ["2"], "$[0]": ["a"], "$[1]": ["b"]}

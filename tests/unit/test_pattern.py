@@ -60,3 +60,12 @@ def test_the_two_ways_agree(pattern: str, text: str) -> None:
     except re.error:
         return
     assert matches(pattern, text) is slow
+
+
+def test_a_pattern_of_pages_is_not_looked_at() -> None:
+    assert matches("a" * 50_001, "a") == "unknown"
+
+
+def test_a_lazy_repeat_is_one_place_like_a_greedy_one() -> None:
+    assert matches("(?=a)a+?b", "aab") is True
+    assert matches("(?=a)" + "a??" * 30 + "$", THIRTY + "!") == "unknown"
