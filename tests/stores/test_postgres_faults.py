@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("psycopg")
 import psycopg
-from msgspec.structs import replace
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from adjourn import Store
@@ -258,41 +257,14 @@ def test_a_lock_that_is_never_let_go_does_not_hold_up_other_sessions(place: Plac
     stuck.result(10)
 
 
-def test_a_process_that_falls_silent_in_a_transaction_does_not_lock_its_session_for_ever(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("adjourn.stores.postgres_server._SILENT_SECONDS", 0.3)
-    frozen, other = place.open(), place.open()
-    do(frozen, lambda tx: tx.put_session(session_sample("s1", owner="before")))
-    locked, thawed = threading.Event(), threading.Event()
-    seen: list[str | None] = []
-
-    def work(tx: Tx) -> None:
-        session = tx.session("s1")
-        assert session is not None
-        seen.append(session.owner)
-        locked.set()
-        assert thawed.wait(60)
-        tx.put_session(replace(session, owner=f"{session.owner}, after it"))
-
-    cut_off = frozen.submit(work)
-    assert locked.wait(60)
-    do(other, lambda tx: tx.put_session(session_sample("s1", owner="theirs")))
-    thawed.set()
-    cut_off.result(60)
-    assert seen == ["before", "theirs"], "it was undone, and ran again on what is there by now"
-    found = do(other, lambda tx: tx.session("s1"), read=True)
-    assert found is not None
-    assert found.owner == "theirs, after it"
-
-
-def test_the_time_for_silence_that_a_server_or_dsn_sets_is_left_alone(place: Place) -> None:
-    dsn = make_conninfo(place.dsn, options="-c idle_in_transaction_session_timeout=12345")
-    store = PostgresStore(dsn, schema=place.name)
-    with store._core.server.connect() as db:  # pyright: ignore[reportPrivateUsage]
-        row = db.execute(b"SHOW idle_in_transaction_session_timeout").fetchone()
-    assert row == ("12345ms",)
-    store.close()
+def test_a_connection_notices_that_nobody_is_at_the_other_end_unless_the_dsn_says_how(place: Place) -> None:
+    own = PostgresStore(make_conninfo(place.dsn, tcp_user_timeout=12345), schema=place.name)
+    with own._core.server.connect() as db:  # pyright: ignore[reportPrivateUsage]
+        given = db.info.get_parameters()
+    own.close()
+    assert {k: given[k] for k in ("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")} == {
+        "keepalives_idle": "15", "keepalives_interval": "5", "keepalives_count": "3", "tcp_user_timeout": "12345",
+    }  # fmt: skip
 
 
 def test_tables_that_vanish_give_a_clear_error(place: Place) -> None:

@@ -23,10 +23,6 @@ _MIGRATIONS = migrations("postgres")
 _OLDEST = 130000
 """The first PostgreSQL that can say of a transaction, by its 64-bit number, whether it was committed."""
 
-_SILENT_SECONDS = 30.0
-"""A transaction of which the server hears nothing for so long is undone: a machine that is frozen or cut off in the middle of
-one would otherwise hold its sessions locked for everybody, until the network gives it up after hours."""
-
 _WATCHED = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 """What tells this end of a connection, in seconds and milliseconds, that nobody is at the other one any more."""
 
@@ -86,8 +82,6 @@ class Server:
             db.execute(
                 self.statements["wait_for_disk"]
             )  # what is acknowledged is on disk, whatever the server's default
-        if row[2]:
-            db.execute(self.statements["end_silent"], [f"{int(_SILENT_SECONDS * 1000)}ms"])
 
     def patiently(self, step: Callable[[], T]) -> T:
         """Runs `step` again while the server is away. Raises StoreError when that does not end."""

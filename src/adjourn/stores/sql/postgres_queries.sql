@@ -306,14 +306,10 @@ COMMIT;
 ROLLBACK;
 
 -- name: server
-SELECT current_setting('server_version_num')::integer, current_setting('synchronous_commit'),
-       current_setting('idle_in_transaction_session_timeout') = '0';
+SELECT current_setting('server_version_num')::integer, current_setting('synchronous_commit');
 
 -- name: wait_for_disk
 SET synchronous_commit = on;
-
--- name: end_silent
-SELECT set_config('idle_in_transaction_session_timeout', $1, false);
 
 -- name: tables
 SELECT table_name::text FROM information_schema.tables WHERE table_schema = $1;
