@@ -264,7 +264,10 @@ class _Counting:
         return self._db.execute(statement, values, binary=binary)
 
     def _add(self, plan: dict[str, Any]) -> None:
-        self.filtered += plan.get("Rows Removed by Filter", 0)
+        if (
+            "Scan" in plan["Node Type"] and "Relation Name" in plan
+        ):  # not the server's own list of locks, which others fill
+            self.filtered += plan.get("Rows Removed by Filter", 0)
         if plan["Node Type"] == "Seq Scan":
             self.scans.append(plan["Relation Name"])
         for inner in plan.get("Plans", ()):

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from adjourn.events import Event, ModelReplied, Responded, Restarted, ToolReturned, ToolStarted, TurnEnded, UserSaid
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, ToolRequest, Usage
-from adjourn.records import Change, Decision, InterruptRecord, Queued, SessionRecord, Snapshot
+from adjourn.records import Change, Decision, InterruptRecord, Queued, Ran, SessionRecord, Snapshot
 
 ODD: dict[str, Any] = {
     "ü": "日本 🌍 \u202e",
@@ -56,6 +56,8 @@ def snapshot_sample(id: str = "n1", session_id: str = "s1", **changes: Any) -> S
         branch=True,
         heartbeat=9.5,
         trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        engine="clockwork",
+        ran=(Ran(0, "worker 1"), Ran(2, "worker 2")),
     )
     return replace(whole, **changes)
 
