@@ -1,4 +1,5 @@
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,3 +35,16 @@ def terminal(shop: Shop) -> Iterator[Callable[..., Terminal]]:
     yield start
     for one in opened:
         one.kill()
+
+
+@pytest.fixture
+def started(shop: Shop) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Processes that end with the test."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

@@ -73,18 +73,6 @@ def collector() -> Iterator[Collector]:
     made.close()
 
 
-@pytest.fixture
-def started(shop: Shop) -> Iterator[list[Process]]:
-    processes: list[Process] = []
-    yield processes
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-
 def test_a_worker_sends_spans_and_metrics_where_the_environment_says(
     shop: Shop, started: list[Process], collector: Collector
 ) -> None:

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,6 @@ from cli import shop_app
 from cli.cli_kit import APP, SECONDS, Shop, read_until
 
 Process = subprocess.Popen[str]
-
-
-@pytest.fixture
-def started(shop: Shop) -> Iterator[list[Process]]:
-    """Processes that end with the test."""
-    processes: list[Process] = []
-    yield processes
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 def wait_until(condition: Any, seconds: float = SECONDS) -> None:

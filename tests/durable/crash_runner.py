@@ -237,8 +237,8 @@ async def patiently(work: Callable[[], Any]) -> Any:
     raise TimeoutError("the lease of the dead process never ended")
 
 
-def forked(work: Callable[[], None]) -> int:
-    """Runs `work` in a process of its own; says how that ended (negative: the signal)."""
+def begun(work: Callable[[], None]) -> int:
+    """Begins `work` in a process of its own; gives its pid."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -249,7 +249,12 @@ def forked(work: Callable[[], None]) -> int:
 
             traceback.print_exc()
             os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return pid
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Runs `work` in a process of its own; says how that ended (negative: the signal)."""
+    return os.waitstatus_to_exitcode(os.waitpid(begun(work), 0)[1])
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -25,7 +24,7 @@ from typing import Any
 from adjourn.engines.temporal import Temporal, Timing, WorkerOptions, run_worker
 from adjourn.errors import AlreadyResolved
 from adjourn.handle import AgentInit
-from durable.crash_runner import Death, build, forked, open_store, read
+from durable.crash_runner import Death, begun, build, forked, open_store, read
 
 THREADS = 4
 AT_ONCE = 20
@@ -132,20 +131,8 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     return lambda: asyncio.run(work())
 
 
-def start(work: Callable[[], None]) -> int:
-    """Begins `work` in a process of its own. Nothing of Temporal's may run in this one, which a fork would leave in pieces."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    return pid
-
-
 def main() -> None:
+    # All of it in processes of their own: a fork would leave in pieces what of Temporal runs in this one.
     mode, address, where, folder = sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])
     processes, sessions = int(sys.argv[5]), int(sys.argv[6])
     race = Race(address, where, folder, sessions)
@@ -153,11 +140,11 @@ def main() -> None:
     workers: list[int] = []
     if mode == "drive":
         assert forked(run(race.decide_all)) == 0
-        pids = [start(run(race.drive)) for _ in range(processes)]
+        pids = [begun(run(race.drive)) for _ in range(processes)]
     else:
         when = time.time() + 3.0
-        pids = [start(partial(race.decide, when, me)) for me in range(processes)]
-        workers = [start(run(race.work))]
+        pids = [begun(partial(race.decide, when, me)) for me in range(processes)]
+        workers = [begun(run(race.work))]
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     for worker in workers:
         os.kill(worker, signal.SIGTERM)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 from litestar import Request, Response, Router, get, post
-from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 
@@ -29,7 +29,7 @@ from adjourn.server.given import AskedBy, AtDesk
 from adjourn.server.links import href
 from adjourn.server.principal import Principal
 from adjourn.server.problems import problem_of
-from adjourn.server.repeats import check_kept, decided_before, keyed, sent_before, standing
+from adjourn.server.repeats import check_kept, decided_before, key_header, keyed, sent_before, standing
 from adjourn.server.settings import ServerSettings
 from adjourn.stream import StreamChunk
 
@@ -43,12 +43,7 @@ Wait = Annotated[
 ]
 Key = Annotated[
     str | None,
-    HeaderParameter(
-        name="Idempotency-Key",
-        min_length=1,
-        max_length=200,
-        description="Your own name for this request. Sent again under the same key, it is done once.",
-    ),
+    key_header("Your own name for this request. Sent again under the same key, it is done once."),
 ]
 Name = Annotated[str, PathParameter(description="The name of an agent.", max_length=200)]
 

@@ -32,17 +32,13 @@ from adjourn.server.desk import Verdict
 from adjourn.server.given import AskedBy, AtDesk
 from adjourn.server.links import href
 from adjourn.server.problems import problem_of
+from adjourn.server.repeats import key_header
 from adjourn.server.settings import ServerSettings
 from adjourn.store import InterruptRecord
 
 Key = Annotated[
     str | None,
-    HeaderParameter(
-        name="Idempotency-Key",
-        min_length=1,
-        max_length=200,
-        description="Your own name for this decision. Sent again under the same key, it still counts once.",
-    ),
+    key_header("Your own name for this decision. Sent again under the same key, it still counts once."),
 ]
 Match = Annotated[
     str | None,

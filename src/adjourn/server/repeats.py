@@ -7,6 +7,7 @@ begin one session. Decisions need no mark: they are in the audit.
 
 from collections.abc import Sequence
 
+from litestar.params import HeaderParameter
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -22,6 +23,11 @@ from adjourn.server.problems import KeyReused
 from adjourn.store import Decision
 
 _NOTE = "idempotencyKey"
+
+
+def key_header(description: str) -> HeaderParameter:
+    """The header that names a request, so that it can be sent again."""
+    return HeaderParameter(name="Idempotency-Key", min_length=1, max_length=200, description=description)
 
 
 def keyed(desk: Desk, principal: Principal, agent: Agent, say: Say, key: str) -> Say:
