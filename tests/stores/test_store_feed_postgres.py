@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("psycopg")
+
 from adjourn.store import Change, Tx
+from adjourn.stores.postgres import PostgresStore
+from adjourn.testing_store.samples import change_sample
 from stores.store_kit import TESTS, Place, child, do, said_by
 
 pytestmark = pytest.mark.postgres
@@ -284,3 +288,30 @@ def test_a_standby_shows_no_change_before_what_may_still_come_in_front_of_it(pos
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     assert "fine" in done.stdout
+
+
+class Blurred(dict[str, bytes]):
+    """The statements of a server on which transactions end during the first looks at the end of the feed."""
+
+    looks = 0
+
+    def __getitem__(self, name: str) -> bytes:
+        if name == "horizon" and self.looks > 0:
+            self.looks -= 1
+            return b"SELECT '0', true"
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_look_during_which_a_transaction_ended_is_taken_again(postgres: Place, read: bool) -> None:
+    store = postgres.open()
+    assert isinstance(store, PostgresStore)
+    server = store._core.server  # pyright: ignore[reportPrivateUsage]
+    statements = server.statements = Blurred(server.statements)
+    do(store, lambda tx: tx.add_change(change_sample("seen")))
+    statements.looks = 3
+    assert [c.interrupt_id for c in do(store, lambda tx: tx.changes(None, 9), read=read)] == ["seen"]
+    statements.looks = 3
+    assert do(store, lambda tx: tx.position(), read=read) != "0.0"
+    statements.looks = 1000  # it never becomes clear: then what is certain is given, and nobody waits for ever
+    assert do(store, lambda tx: tx.changes(None, 9), read=read) == []

@@ -20,7 +20,7 @@ from adjourn.errors import StoreError, StoreUnavailable
 from adjourn.parts import new_id
 from adjourn.promise import Pending
 from adjourn.store import Tx
-from adjourn.stores.postgres_rows import PostgresTx
+from adjourn.stores.postgres_rows import LOOKS, LookAgain, PostgresTx
 from adjourn.stores.postgres_server import Connection, Connections, Server, conflict, passing, psycopg
 from adjourn.stores.subscribers import Subscribers
 from adjourn.stores.threads import Threads, never_free
@@ -142,11 +142,14 @@ class _Core:
 
     def _transact(self, work: Callable[[Tx], T], read: bool) -> T:
         until = time.monotonic() + self.server.wait_seconds
-        conflicts = 0
+        conflicts = looks = 0
         while True:
-            attempt = _Attempt(self.server, work, read)
+            looks += 1
+            attempt = _Attempt(self.server, work, read, looks >= LOOKS)
             try:
                 return self._with(attempt.run, until)
+            except LookAgain:
+                continue
             except psycopg.Error as e:
                 if attempt.committing and attempt.lost:
                     if self._was_committed(attempt.number, e):
@@ -266,10 +269,11 @@ class _Core:
 class _Attempt:
     """One run of a work, and how far it came."""
 
-    def __init__(self, server: Server, work: Callable[[Tx], Any], read: bool) -> None:
+    def __init__(self, server: Server, work: Callable[[Tx], Any], read: bool, last: bool) -> None:
         self._server = server
         self._work = work
         self._read = read
+        self._last = last
         self.number: str | None = None
         self.result: Any = None
         self.committing = False
@@ -293,7 +297,7 @@ class _Attempt:
             if not self._read:
                 db.execute(q["known"])  # before it has a number
                 number = db.execute(q["transaction"])
-            self.result = self._work(PostgresTx(db, q, read=self._read))
+            self.result = self._work(PostgresTx(db, q, read=self._read, last=self._last))
             if number is not None:
                 row = number.fetchone()
                 self.number = row[0] if row is not None else None

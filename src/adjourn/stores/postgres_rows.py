@@ -8,13 +8,25 @@ from adjourn.records import Change, SessionRecord
 from adjourn.stores.rows import SESSION, Row, active
 from adjourn.stores.sqltx import FORGOTTEN, SqlTx, no_position
 
+LOOKS = 20
+"""How often the end of the feed is looked for anew, where a transaction ended during the look."""
+
+
+class LookAgain(Exception):
+    """The work is wanted once more, in a new snapshot. Never leaves the store."""
+
 
 class PostgresTx(SqlTx):
-    """A `Tx` on a connection in pipeline mode: what gives no rows is sent along with the next statement that does."""
+    """A `Tx` on a connection in pipeline mode: what gives no rows is sent along with the next statement that does.
 
-    def __init__(self, db: Any, statements: Mapping[str, bytes], *, read: bool) -> None:
+    A `read` keeps its snapshot, so it raises LookAgain where a new one would show more of the feed, unless it is the `last`.
+    """
+
+    def __init__(self, db: Any, statements: Mapping[str, bytes], *, read: bool, last: bool = False) -> None:
         self._db = db
         self._q = statements
+        self._looks = 1 if last else LOOKS
+        self._keeps_snapshot = read and not last
         self._session = "session" if read else "locked_session"
         self._mark = "mark" if read else "locked_mark"
         self._absent: set[str] = set()
@@ -45,10 +57,21 @@ class PostgresTx(SqlTx):
         at = re.fullmatch(r"(\d{1,19})\.(\d{1,18})", after or "0.0", re.ASCII)
         if at is None:
             raise no_position(after)
-        return [Change(*row) for row in self.all("changes", (at[1], int(at[2]), limit))]
+        return [Change(*row) for row in self.all("changes", (at[1], int(at[2]), limit, self._horizon()))]
+
+    def _horizon(self) -> str:
+        """The number of the first transaction whose changes cannot be read yet."""
+        horizon = ""
+        for _ in range(self._looks):
+            horizon, doubtful = self.all("horizon", ())[0]
+            if not doubtful:
+                break
+            if self._keeps_snapshot:
+                raise LookAgain
+        return horizon
 
     def position(self) -> str:
-        rows = self.all("position", ())
+        rows = self.all("position", (self._horizon(),))
         return rows[0][0] if rows else "0.0"
 
     def drop_changes(self, before: float) -> int:

@@ -219,31 +219,32 @@ INSERT INTO $schema.changes (kind, interrupt_id, session_id, at, decision_id) VA
 -- runs after it was read, for locks are let go of after the end. So one counts as somebody else's only if it still runs then.
 -- A standby does not know its primary's locks, nor by name what runs there; there, all that runs holds the feed up.
 
--- part: settled
-$schema.changes WHERE xid < (
-    WITH held AS MATERIALIZED (
-      SELECT locktype, transactionid, virtualtransaction, database, relation FROM pg_locks WHERE granted
-    ), judged AS MATERIALIZED (
-      SELECT x, EXISTS (
-        SELECT FROM held AS it WHERE it.locktype = 'transactionid' AND it.transactionid = x::xid AND NOT EXISTS (
-          SELECT FROM held AS ours WHERE ours.virtualtransaction = it.virtualtransaction AND ours.locktype = 'relation'
-            AND ours.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-            AND ours.relation = '$schema.changes'::regclass
-        )
-      ) AS other FROM pg_snapshot_xip(pg_current_snapshot()) AS x
-    )
-    SELECT CASE WHEN pg_is_in_recovery() THEN pg_snapshot_xmin(pg_current_snapshot()) ELSE least(
-      pg_current_xact_id_if_assigned(),
-      coalesce(
-        (SELECT x FROM judged WHERE NOT (other AND pg_xact_status(x) IS NOT DISTINCT FROM 'in progress') ORDER BY x LIMIT 1),
-        pg_snapshot_xmax(pg_current_snapshot())
-      )
-    ) END
-  );
+-- One that is not among the locks any more ended while this looked, and what it made is not in this snapshot: a new one is wanted.
+
+-- name: horizon
+WITH held AS MATERIALIZED (
+  SELECT locktype, transactionid, virtualtransaction, database, relation FROM pg_locks WHERE granted
+), judged AS MATERIALIZED (
+  SELECT x, it.virtualtransaction IS NOT NULL AS runs, EXISTS (
+    SELECT FROM held AS ours WHERE ours.virtualtransaction = it.virtualtransaction AND ours.locktype = 'relation'
+      AND ours.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND ours.relation = '$schema.changes'::regclass
+  ) AS ours FROM pg_snapshot_xip(pg_current_snapshot()) AS x
+  LEFT JOIN held AS it ON it.locktype = 'transactionid' AND it.transactionid = x::xid
+), lowest AS MATERIALIZED (
+  SELECT x, ours FROM judged
+  WHERE NOT (runs AND NOT ours AND pg_xact_status(x) IS NOT DISTINCT FROM 'in progress') ORDER BY x LIMIT 1
+)
+SELECT
+  (CASE WHEN pg_is_in_recovery() THEN pg_snapshot_xmin(pg_current_snapshot()) ELSE least(
+    pg_current_xact_id_if_assigned(), coalesce((SELECT x FROM lowest), pg_snapshot_xmax(pg_current_snapshot()))
+  ) END)::text,
+  NOT pg_is_in_recovery() AND EXISTS (SELECT FROM lowest WHERE NOT ours);
 
 -- name: changes
 -- A position above all numbers that this server ever gave is another server's: after it comes everything.
-SELECT xid::text || '.' || n::text, kind, interrupt_id, session_id, at, decision_id FROM {settled} AND (xid, n) > (
+SELECT xid::text || '.' || n::text, kind, interrupt_id, session_id, at, decision_id FROM $schema.changes
+WHERE xid < $4::text::xid8 AND (xid, n) > (
     CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN $1::text::xid8 ELSE '0'::xid8 END, $2::bigint
   )
 ORDER BY xid, n LIMIT $3;
@@ -251,7 +252,7 @@ ORDER BY xid, n LIMIT $3;
 -- name: position
 -- The end of what `changes` gives.
 -- That of a row and not of the snapshot: a server that crashed gives the numbers of what it had not kept to others.
-SELECT xid::text || '.' || n::text FROM {settled} ORDER BY xid DESC, n DESC LIMIT 1;
+SELECT xid::text || '.' || n::text FROM $schema.changes WHERE xid < $1::text::xid8 ORDER BY xid DESC, n DESC LIMIT 1;
 
 -- name: drop_changes
 WITH gone AS (
