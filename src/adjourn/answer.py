@@ -39,7 +39,8 @@ class Answer:
             output = {"declined": True, "reason": event.reason if isinstance(event, Declined) else "expired"}
             response = ToolResponse(request.name, request.ref, output)
             return Part(tool_response=response, metadata={OURS: {**note, "declined": True}})
-        metadata: dict[str, Any] = {"resumed": event.metadata or True, **({} if self.paused.foreign else {OURS: note})}
+        resumed = True if event.metadata is None else event.metadata
+        metadata: dict[str, Any] = {"resumed": resumed, **({} if self.paused.foreign else {OURS: note})}
         if event.input is not UNSET:
             metadata["replacedInput"] = request.input
             request = ToolRequest(request.name, request.ref, event.input)
@@ -153,7 +154,7 @@ class PausedCall:
         if "restart" not in self.allow:
             raise VerbNotAllowed(f"tool {self.name!r} cannot be restarted; it only takes a response (or a decline)")
         given = UNSET if replace_input is UNSET else to_json(replace_input, "replaced input")
-        return Answer(Restarted(self.id, to_json(metadata, "restart metadata") or None, given), self, after)
+        return Answer(Restarted(self.id, to_json(metadata, "restart metadata"), given), self, after)
 
     def decline(self, reason: str = "") -> Answer:
         """The tool does not run and the model is told that this was refused, and why."""

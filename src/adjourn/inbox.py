@@ -219,7 +219,7 @@ class Inbox:
     ) -> Accepted:
         """Sends the tool round again, with `metadata` as its `ctx.resumed_metadata`."""
         given = UNSET if replace_input is UNSET else to_json(replace_input, "replaced input")
-        event = Restarted(interrupt_id, to_json(metadata, "restart metadata") or None, given, by)
+        event = Restarted(interrupt_id, to_json(metadata, "restart metadata"), given, by)
         return await self._decide(event, _How(address, run, key, expect, new_id("d_")))
 
     async def decline(

@@ -318,7 +318,8 @@ def _restarted(turn: Turn, event: Restarted) -> Turn:
         raise VerbNotAllowed(
             f"tool {call.request.name!r} was restarted {bound} times already; respond or decline instead"
         )
-    call = replace(call, state="ready", restarts=(*call.restarts, event.metadata or {}), due=event.due, error=None)
+    metadata: Json = {} if event.metadata is None else event.metadata  # False and 0 are what somebody said
+    call = replace(call, state="ready", restarts=(*call.restarts, metadata), due=event.due, error=None)
     if event.input is not UNSET:
         call = replace(call, input=event.input, replaced=True)
     return _put(turn, position, call)

@@ -224,7 +224,8 @@ class Conductor:
             (self._folder / TROUBLED).touch()
             while time.monotonic() - begun < seconds and any(a.poll() is None for a in apis):
                 await self._trouble(self._dice.choice((self._kill, self._freeze, *first)))
-            codes = [await asyncio.wait_for(asyncio.to_thread(a.wait), 300) for a in apis]
+            patience = 300 + 4 * self._sessions
+            codes = [await asyncio.wait_for(asyncio.to_thread(a.wait), patience) for a in apis]
             return {"codes": codes, "took": time.monotonic() - begun, **await self._report()}
         finally:
             for process in (*self._workers, *apis):

@@ -16,6 +16,7 @@ WITH_POSTGRES = Path(__file__).parents[2] / "scripts" / "with_postgres.py"
 SESSIONS = int(os.environ.get("ADJOURN_CHAOS_SESSIONS", "40"))
 SECONDS = int(os.environ.get("ADJOURN_CHAOS_SECONDS", "40"))
 SEED = int(os.environ.get("ADJOURN_CHAOS_SEED", "1"))
+PATIENCE = 540 + SECONDS + 5 * SESSIONS  # the conductor gives up before this
 TROUBLES = {"kill", "freeze", "stop_temporal", "stop_postgres"}
 
 
@@ -30,14 +31,14 @@ def expected() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(PATIENCE + 20)
 def test_every_session_finishes_and_every_effect_and_decision_counts_once_whatever_breaks(tmp_path: Path) -> None:
     check(conduct(tmp_path), TROUBLES)
 
 
 @pytest.mark.slow
 @pytest.mark.postgres
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(PATIENCE + 20)
 def test_every_effect_and_decision_counts_once_although_a_worker_is_cut_off_in_the_middle_of_a_body(
     tmp_path: Path,
 ) -> None:
@@ -53,7 +54,7 @@ def conduct(folder: Path, *more: str) -> dict[str, Any]:
     command += [str(folder), str(SESSIONS), str(SECONDS), str(SEED), *more]
     if more:
         command = within(command)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -96,12 +96,13 @@ async def test_an_interrupt_without_a_payload_is_true_in_the_metadata() -> None:
 
 
 @pytest.mark.parametrize("metadata", [0, False, "", [], {}])
-async def test_falsy_restart_metadata_still_makes_the_context_resumed(metadata: Any) -> None:
+async def test_falsy_restart_metadata_makes_the_context_resumed_and_reaches_the_tool_as_it_is(metadata: Any) -> None:
     gate = Gate()
     paused = await gate.pause()
     await gate.resume(paused, restart=restart_tool(interrupt=paused.interrupts[0], resumed_metadata=metadata))
     assert gate.runs == [(1, "")]
     assert gate.contexts[-1].is_resumed()
+    assert same(gate.contexts[-1].resumed_metadata, metadata)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from adjourn import (
     Interrupt,
     InvalidInput,
     InvalidResponse,
+    Limits,
     ModifiedInput,
     NothingPaused,
     NotJSON,
@@ -23,6 +24,7 @@ from adjourn import (
     ToolRequestPart,
     ToolResponse,
     ToolResponsePart,
+    ToolRunContext,
     UnknownInterrupt,
     VerbNotAllowed,
     decline_interrupt,
@@ -109,8 +111,6 @@ async def test_two_interrupts_answered_before_the_first_leg_is_over_are_both_tak
 
 async def test_a_pause_during_a_restart_is_a_pause_like_any_other(world: World) -> None:
     def define(p: Process) -> None:
-        from adjourn import ToolRunContext
-
         @p.ai.tool()
         async def staged(ctx: ToolRunContext) -> Any:
             if len(ctx.restarts) < 2:
@@ -125,6 +125,31 @@ async def test_a_pause_during_a_restart_is_a_pause_like_any_other(world: World) 
     output = await session.interrupts[0].restart({"by": "bob"}).output
     assert output.text == "ok"
     assert outputs_of(session.messages) == [[{"by": "ann"}, {"by": "bob"}]]
+
+
+async def test_falsy_metadata_of_a_restart_reaches_the_tool_as_it_is_in_a_fresh_process_too(world: World) -> None:
+    said: list[Any] = [False, 0, "", [], None, {}]
+
+    def define(p: Process) -> None:
+        @p.ai.tool()
+        async def staged(ctx: ToolRunContext) -> Any:
+            if len(ctx.restarts) < len(said):
+                raise Interrupt({"stage": len(ctx.restarts)})
+            return [list(ctx.restarts), ctx.resumed_metadata]
+
+    options: Any = {"define": define, "limits": Limits(restarts=9)}
+    process, session = await paused(world, call("staged"), "ok", **options)
+    for n, metadata in enumerate(said):
+        if n % 2:
+            await session.interrupts[0].restart(metadata).output
+        else:
+            accepted = await process.ai.inbox.restart(session.interrupts[0].id, metadata=metadata)
+            assert repr(accepted.decision.metadata) == repr(metadata)
+            assert accepted.turn is not None
+            await accepted.turn.output
+        process = world.process("ok", **options)
+        session = await process.connect(session.id).load()
+    assert outputs_of(session.messages) == [[[False, 0, "", [], {}, {}], {}]]
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------

@@ -321,7 +321,7 @@ def _event(interrupt_id: str, v: Verdict, by: str) -> Responded | Restarted | De
         return Responded(interrupt_id, to_json(v.output, "response"), None, by)
     if v.verb == "restart":
         given = UNSET if v.input is UNSET else to_json(v.input, "replaced input")
-        return Restarted(interrupt_id, to_json(v.metadata, "restart metadata") or None, given, by)
+        return Restarted(interrupt_id, to_json(v.metadata, "restart metadata"), given, by)
     return Declined(interrupt_id, v.reason, by)
 
 

@@ -87,8 +87,8 @@ async def decided_before(desk: Desk, principal: Principal, verdicts: Sequence[tu
 def _is_of(made: Decision, v: Verdict) -> bool:
     given = None if v.input is UNSET else to_json(v.input, "replaced input")
     then = None if made.input is UNSET else made.input
-    said = (v.verb, to_json(v.output, "response"), to_json(v.metadata, "metadata") or None, given, v.reason)
-    return canonical(list(said)) == canonical([made.verb, made.output, made.metadata or None, then, made.reason])
+    said = (v.verb, to_json(v.output, "response"), to_json(v.metadata, "metadata"), given, v.reason)
+    return canonical(list(said)) == canonical([made.verb, made.output, made.metadata, then, made.reason])
 
 
 async def standing(desk: Desk, principal: Principal, session_id: str) -> Run | RunView:
