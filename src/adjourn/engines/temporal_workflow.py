@@ -141,8 +141,8 @@ class TurnWorkflow:
             self._behind = True  # it has happened in the store, and nobody told us what
             if work.first >= 0:
                 self._work = work
-            elif work.live:
-                self._work = replace(self._work, live=work.live)
+            else:  # a sweep has looked: where it saw the turn is newer than what we know of
+                self._work = replace(self._work, snapshot_id=work.snapshot_id, live=work.live or self._work.live)
             return
         if work.first + len(work.events) > self._position:
             self._work = work
@@ -151,6 +151,8 @@ class TurnWorkflow:
 
     def _learn(self, told: Told) -> None:
         self._gone = told.gone
+        if told.anew:
+            self._turn, self._position, self._rested = begin((), told.limits), 0, False
         end = told.first + len(told.events)
         if end < self._position:
             return
