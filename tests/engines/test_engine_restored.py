@@ -70,6 +70,7 @@ async def test_a_store_that_was_put_back_is_what_counts_and_its_turn_goes_on_fro
         w.go.set()
         await until(lambda: waits(w, session_id))
         session = await w.agent.connect(AgentInit(session_id=session_id)).load()
+        output: Any = None
         reasons: list[str] = []
         while session.interrupts:
             reasons.append(session.interrupts[0].reason)
