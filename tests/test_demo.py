@@ -200,6 +200,7 @@ def test_malformed_data_is_repaired_only_where_it_has_one_price() -> None:
     assert repair({"code": "A", "answer": "sold out"}) is None
 
 
+@pytest.mark.slow
 @pytest.mark.local_model
 @pytest.mark.xdist_group("needle")
 @pytest.mark.timeout(1800)

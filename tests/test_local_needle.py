@@ -82,6 +82,7 @@ class TestTheRealModel:
         assert refused.tool_response is not None
         assert "less than or equal to 300, not 500" in refused.tool_response.output["error"]
 
+    @pytest.mark.slow
     async def test_a_pause_is_answered_with_a_result_and_the_tool_does_not_run(self) -> None:
         shop = Shop()
         paused = await shop.say("Order 120 units of RP-6.")
@@ -91,6 +92,7 @@ class TestTheRealModel:
         assert shop.orders == []
         assert "ordered: 120, by: telephone" in response.text
 
+    @pytest.mark.slow
     async def test_a_pause_is_restarted_in_a_process_that_never_saw_the_conversation(self, tmp_path: Path) -> None:
         paused = await Shop().say("Order 120 units of RP-6.")
         told = await restarted_elsewhere("test_local_needle", paused, tmp_path)
@@ -105,6 +107,7 @@ class TestTheRealModel:
         assert here.message is not None
         assert "diverged" not in (here.message.metadata or {})["needle"]
 
+    @pytest.mark.slow
     async def test_a_conversation_fed_again_gets_the_same_replies(self) -> None:
         tools = json.dumps([engine_tool(ToolDefinition("act", "Order units of a product.", SCHEMA))])
         setup = Setup("", tools, 64)
@@ -125,6 +128,7 @@ class TestTheRealModel:
         response = await Shop().say("What is the capital of France?")
         assert response.text.startswith("The model called no tool.")
 
+    @pytest.mark.slow
     async def test_two_conversations_at_once_do_not_mix(self) -> None:
         shops = [Shop(), Shop()]
         await asyncio.gather(shops[0].say("Order 47 units of BW-7."), shops[1].say("Order 12 units of RP-6."))

@@ -367,6 +367,7 @@ class TestTheRealModel:
         assert (shop.orders, response.finish_reason) == ([], "stop")
         assert response.text
 
+    @pytest.mark.slow
     async def test_an_error_goes_back_to_it_and_it_calls_again(self) -> None:
         shop = Shop()
         response = await shop.say("Order 4 mugs.", "order_now")
@@ -376,6 +377,7 @@ class TestTheRealModel:
         assert outputs[1] == {"saved": True}
         assert len(shop.orders) == 1
 
+    @pytest.mark.slow
     async def test_arguments_that_it_does_not_mend_never_reach_the_tool(self) -> None:
         shop = Shop()
         with pytest.raises(LimitReached) as stopped:
@@ -385,6 +387,7 @@ class TestTheRealModel:
         assert len(told) > 1
         assert "greater than 100000000000" in told[0]["error"]
 
+    @pytest.mark.slow
     async def test_a_pause_is_restarted_in_a_process_that_never_saw_the_conversation(self, tmp_path: Path) -> None:
         shop = Shop()
         paused = await shop.say("Order 4 mugs.")

@@ -32,6 +32,7 @@ def test_a_newcomer_finds_the_right_item_and_approves_it(place: Make, enter: Ent
     assert page.title() == "(8) Inbox · Adjourn"
 
 
+@pytest.mark.slow
 @with_and_without_scripts
 def test_a_form_comes_back_with_its_errors_until_it_fits(place: Make, enter: Enter, scripts: bool) -> None:
     at = place()
@@ -101,6 +102,7 @@ def test_only_the_chosen_alternative_and_what_was_asked_for_are_shown(place: Mak
     assert not page.get_by_role("button", name="Add").is_visible()
 
 
+@pytest.mark.slow
 def test_two_people_race_and_one_decision_counts(place: Make, enter: Enter) -> None:
     at = place()
     dana, erik = enter(at), enter(at, "erik")
@@ -124,6 +126,7 @@ def test_two_people_race_and_one_decision_counts(place: Make, enter: Enter) -> N
             assert "I looked into it" in told
 
 
+@pytest.mark.slow
 def test_the_whole_way_goes_by_keys(place: Make, enter: Enter) -> None:
     at = place()
     first, second = at.waiting()[:2]
@@ -161,6 +164,7 @@ def test_the_whole_way_goes_by_keys(place: Make, enter: Enter) -> None:
     assert page.locator("#reason").input_value() == "no"
 
 
+@pytest.mark.slow
 def test_the_keys_are_explained_and_can_be_switched_off(place: Make, enter: Enter) -> None:
     page = enter(place()).page
     page.keyboard.press("?")
@@ -176,6 +180,7 @@ def test_the_keys_are_explained_and_can_be_switched_off(place: Make, enter: Ente
     page.get_by_role("dialog").wait_for()
 
 
+@pytest.mark.slow
 def test_several_are_approved_together(place: Make, enter: Enter) -> None:
     at = place()
     page = enter(at).page
@@ -188,6 +193,7 @@ def test_several_are_approved_together(place: Make, enter: Enter) -> None:
     assert at.waiting(tool="refund") == []
 
 
+@pytest.mark.slow
 def test_a_button_pressed_twice_sends_once(place: Make, enter: Enter) -> None:
     at = place()
     refund = at.one("refund")

@@ -38,6 +38,7 @@ def refuse(route: Any) -> None:
 # -- live ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("events", [True, False], ids=["events", "polling"])
 def test_the_list_follows_what_happens_without_losing_the_place(place: Make, enter: Enter, events: bool) -> None:
     at = place()
@@ -74,6 +75,7 @@ def test_an_empty_inbox_fills_by_itself(place: Make, enter: Enter) -> None:
     page.wait_for_selector(f"#i-{new}")
 
 
+@pytest.mark.slow
 def test_an_open_item_says_when_somebody_else_settled_it_and_leaves_what_is_typed_alone(
     place: Make, enter: Enter
 ) -> None:
@@ -89,6 +91,7 @@ def test_an_open_item_says_when_somebody_else_settled_it_and_leaves_what_is_type
     page.get_by_role("heading", name="somebody else declined it").wait_for()
 
 
+@pytest.mark.slow
 def test_what_happens_after_a_decision_is_followed_live_in_the_session_too(place: Make, enter: Enter) -> None:
     at = place()
     refund = at.one("refund")
@@ -119,6 +122,7 @@ def test_times_are_relative_with_the_absolute_one_in_the_viewers_zone(place: Mak
     assert re.fullmatch(r"expires in \d+ (minute|second)s?", shown)
 
 
+@pytest.mark.slow
 def test_without_scripts_times_are_absolute(place: Make, enter: Enter) -> None:
     page = enter(place(), java_script_enabled=False, timezone_id="Asia/Tokyo").page
     assert re.fullmatch(r"\d+ \w{3} \d{4}, \d\d:\d\d UTC", page.locator(".item time").first.inner_text())
@@ -175,6 +179,7 @@ def test_axe_finds_nothing_on_any_page(place: Make, enter: Enter, axe: str, sche
     assert found == []
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_a_phone_and_everything_can_be_hit(place: Make, enter: Enter) -> None:
     at = place()
     page = enter(at, viewport=PHONE, has_touch=True).page
@@ -189,6 +194,7 @@ def test_nothing_is_wider_than_a_phone_and_everything_can_be_hit(place: Make, en
         assert page.evaluate(small) == [], address
 
 
+@pytest.mark.slow
 def test_nothing_moves_while_a_page_loads(place: Make, enter: Enter) -> None:
     at = place()
     dana = enter(at)
@@ -235,6 +241,7 @@ def hostile(dice: random.Random, depth: int = 0) -> Any:
     return dice.choice(plain)
 
 
+@pytest.mark.slow
 def test_whatever_a_payload_says_it_is_text_and_runs_nothing(place: Make, enter: Enter) -> None:
     at = place(tuple(STORY[:2]))
     dice = random.Random(20)

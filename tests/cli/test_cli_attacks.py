@@ -62,6 +62,7 @@ def test_hostile_ids_do_not_take_effect_in_a_pipe(imported: Shop) -> None:
         assert not any(line.startswith("FORGED") for line in (got.out + got.err).splitlines()), command
 
 
+@pytest.mark.slow
 def test_hostile_ids_do_not_take_effect_on_a_terminal(imported: Shop) -> None:
     # (without --yes it would ask)
     lines = [["doctor", "--yes", *c[1:]] if c[0] == "doctor" and "--json" not in c else c for c in commands(imported)]
@@ -168,6 +169,7 @@ def test_any_number_is_shown_as_some_time(time: float) -> None:
 # -- starting and serving --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments,said", [((), "Stopped."), (("--json",), '"code":"interrupted"')])
 @pytest.mark.parametrize("module", ["adjourn.cli.program", "adjourn.cli"])
 def test_stopping_it_while_it_starts_shows_no_traceback(

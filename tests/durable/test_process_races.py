@@ -37,6 +37,7 @@ def test_four_processes_finish_forty_sessions_and_each_side_effect_happens_once(
     check_driven(race("drive", "sqlite", tmp_path, 4, 40), 40)
 
 
+@pytest.mark.slow
 def test_of_eight_processes_that_decide_at_once_one_wins_and_all_others_are_told_who(tmp_path: Path) -> None:
     check_decided(race("decide", "sqlite", tmp_path, 8, 1), 8)
 

@@ -85,6 +85,7 @@ async def behind_tls(address: str, folder: Path) -> AsyncGenerator[str]:
         await asyncio.gather(*serving, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_turns_run_over_tls_with_a_certificate_of_the_clients_own(temporal: Server, tmp_path: Path) -> None:
     certificates(tmp_path)
     tls = TLS(tmp_path / "ca.pem", tmp_path / "client.pem", (tmp_path / "client.key").read_bytes(), "temporal.test")

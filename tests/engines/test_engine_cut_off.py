@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from adjourn.engines.steps import Steps
@@ -64,6 +65,7 @@ class CutStore:
         self._inner.close()
 
 
+@pytest.mark.slow
 async def test_what_a_worker_did_while_it_was_cut_off_is_kept_beside_the_question_of_those_who_went_on(
     temporal: Server, tmp_path: Path
 ) -> None:

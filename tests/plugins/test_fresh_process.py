@@ -27,8 +27,8 @@ FAMILIES = [
     pytest.param("vertexai", marks=pytest.mark.slow),
     "responses",
     pytest.param("chat", marks=pytest.mark.slow),
-    "deepseek",
-    "anthropic",
+    pytest.param("deepseek", marks=pytest.mark.slow),
+    pytest.param("anthropic", marks=pytest.mark.slow),
 ]
 OUTWARD = "mail_send_a51a6c99ed54"
 

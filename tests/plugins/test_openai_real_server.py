@@ -110,6 +110,7 @@ async def test_a_real_server_refuses_with_a_typed_error(url: str) -> None:
     assert (caught.value.code, caught.value.provider, caught.value.retryable) == (400, "llamacpp", False)
 
 
+@pytest.mark.slow
 async def test_a_real_server_holds_to_the_contract_of_models(url: str) -> None:
     plugin = OpenAICompatible("llamacpp", url)
     checked = await check_model(plugin.model("smollm2"), tools=False, config={**CONFIG, "max_tokens": 6})

@@ -259,6 +259,7 @@ async def test_what_is_younger_than_that_is_still_tried(office: Office) -> None:
         await out.aclose()
 
 
+@pytest.mark.slow
 async def test_a_dead_receiver_does_not_hold_up_the_others(place: Place) -> None:
     office = Office(place.open(), SYSTEM)
     async with receiving() as dead, receiving() as alive:

@@ -237,6 +237,7 @@ SQLiteStore(sys.argv[1]).close()
     assert "the disk" in said_by(child(code, str(tmp_path / "a.db")))
 
 
+@pytest.mark.slow
 def test_a_lock_held_for_six_seconds_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     store = SQLiteStore(path)

@@ -9,6 +9,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from adjourn.errors import AlreadyResolved, ResumeError
 from adjourn.events import Responded
 from adjourn.lease import settled
@@ -283,6 +285,7 @@ store.close()
 """
 
 
+@pytest.mark.slow
 def test_eight_processes_write_at_once_and_nobody_meets_a_lock(lasting: Place) -> None:
     lasting.open()
     writers = [child(DRIVE.format(store=lasting.code)) for _ in range(8)]

@@ -136,6 +136,7 @@ trees: Any = st.recursive(
 likely: Any = values | lines | cats | trees | st.lists(lines | cats | trees, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(types, likely)
 def test_whether_a_value_fits_a_type_s_schema_is_what_the_jsonschema_package_says(kind: Any, value: Any) -> None:
@@ -187,6 +188,7 @@ schemas: Any = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schemas, values)
 def test_whether_a_value_fits_a_hand_written_schema_is_what_the_jsonschema_package_says(

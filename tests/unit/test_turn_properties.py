@@ -4,7 +4,6 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 # pyright: reportUnknownLambdaType=false, reportUnnecessaryTypeIgnoreComment=false, reportUnknownMemberType=false
 
-import os
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -241,8 +240,8 @@ CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_to
 
 
 def many(n: int) -> Any:
-    """So many stories in a run; a tenth of it where somebody wants to be quick."""
-    return settings(CALM, max_examples=n // 10 if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else n)
+    """So many stories in CI; a tenth of it where somebody waits for it."""
+    return settings(CALM, max_examples=n if settings().max_examples >= 300 else n // 10)
 
 
 def messages_are_sendable_where_a_model_is_called(turn: Turn) -> None:
