@@ -25,6 +25,7 @@ MANIFESTS = [p for p in sorted((DEPLOY / "kubernetes").glob("*.yaml")) if p.name
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 TIMERS = sorted((DEPLOY / "systemd").glob("*.timer"))
 PAGES = [Page("deploy.md"), Page("operations.md")]
+EVERY_PAGE = [Page("../README.md"), *[Page(p.name) for p in sorted((ROOT / "docs").glob("*.md"))]]
 OURS = [p for p in sorted(DEPLOY.rglob("*")) if p.is_file() and not {"grafana", "prometheus", "secrets"} & set(p.parts)]
 TEXTS = {
     **{str(p.relative_to(ROOT)): p.read_text(encoding="utf-8") for p in OURS if p.suffix != ".pyc"},
@@ -272,7 +273,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     image = re.search(r"^CMD (\[.*\])$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     assert image is not None
     yield "Dockerfile", json.loads(image[1])
-    for page in PAGES:
+    for page in EVERY_PAGE:
         for language, block in page.blocks():
             if language not in ("bash", "sh"):
                 continue
@@ -288,7 +289,11 @@ def commands() -> Iterator[tuple[str, list[str]]]:
             yield f"{page.name}: {code.replace('…', '...')}", shlex.split(code.replace("…", ""))
 
 
-COMMANDS = [(where, words) for where, words in commands() if Path(words[0]).name == "adjourn"]
+COMMANDS = [
+    (where, words)
+    for where, words in commands()
+    if Path(words[0]).name == "adjourn" and words[1:2] != ["--install-completion"]
+]
 GROUP: Any = typer.main.get_command(program)
 
 
@@ -298,10 +303,17 @@ def test_a_command_and_its_options_exist(where: str, words: list[str]) -> None:
     assert command is not None, f"there is no `adjourn {words[1]}`"
     known = {option: parameter for parameter in command.params for option in parameter.opts}
     rest = iter(words[2:])
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
     positional = 0
     for word in rest:
+        if word == "--":
+            positional += len(list(rest))
+            break
         if not word.startswith("-"):
             positional += 1
+            assert positional <= len(arguments), words
+            if arguments[positional - 1].name == "app":
+                assert re.fullmatch(r"APP|[\w.]+:\w+", word), f"{word!r} is not written module:attribute"
             continue
         option, _, value = word.partition("=")
         assert option in known, f"`adjourn {words[1]}` has no {option}"
@@ -310,8 +322,7 @@ def test_a_command_and_its_options_exist(where: str, words: list[str]) -> None:
             assert given or where.endswith(" ..."), f"{option} takes a value"
             if option == "--engine":
                 assert given == "temporal"
-    takes = sum(1 for p in command.params if p.param_type_name == "argument")
-    assert positional <= takes, words
+    assert positional <= len(arguments), words
 
 
 def test_there_are_commands_enough_to_check() -> None:
