@@ -29,7 +29,8 @@ from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing import ScriptedModel, call
 
 TOKEN = "token-of-the-benchmark-0123456789"
-EVENT = re.compile(rb"id: (\d+)\nevent: (\w+)\ndata: ")
+EVENT = re.compile(rb"id: ((\d+)[^\n]*)\nevent: (\w+)\ndata: ")
+"""The id, the number that it begins with, and what happened."""
 SLOW, FICKLE = 20, 20
 """One client in so many stops reading for a while; one in so many is cut off now and then."""
 GROWTH = 150_000_000
@@ -110,6 +111,7 @@ class Follower(asyncio.Protocol):
         self.name = name
         self.port = port
         self.last = 0
+        self.at = ""
         self.decisions = 0
         self.faults: list[str] = []
         self.begun = asyncio.get_running_loop().create_future()
@@ -127,27 +129,28 @@ class Follower(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        resumed = f"Last-Event-ID: {self.last}\r\n" if self.last else ""
+        resumed = f"Last-Event-ID: {self.at}\r\n" if self.last else ""
         head = f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n{resumed}\r\n"
         transport.write(head.encode())
 
     def data_received(self, data: bytes) -> None:
         if not self.begun.done():
             self._rest += data
-            first = re.search(rb"retry: 2000\nid: (\d+)\n\n", self._rest)
+            first = re.search(rb"retry: 2000\nid: ((\d+)[^\n]*)\n\n", self._rest)
             if first is None:
                 return
             if not self._rest.startswith(b"HTTP/1.1 200"):
                 self.faults.append(self._rest[:100].decode(errors="replace"))
-            self.last = self.last or int(first[1])
+            if not self.last:
+                self.last, self.at = int(first[2]), first[1].decode()
             data, self._rest = self._rest[first.end() :], b""
             self.begun.set_result(None)
         whole, end, rest = (self._rest + data).rpartition(b"\n\n")
         self._rest = rest
-        for number, kind in EVENT.findall(whole + end):
+        for at, number, kind in EVENT.findall(whole + end):
             if int(number) != self.last + 1:
                 self.faults.append(f"client {self.name}: {int(number)} came after {self.last}")
-            self.last = int(number)
+            self.last, self.at = int(number), at.decode()
             self.decisions += kind == b"settled"
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -55,6 +55,7 @@ from adjourn.errors import (
     TurnError,
     UnknownInterrupt,
     UnknownModel,
+    UnknownPosition,
     UnknownTool,
     VerbNotAllowed,
 )
@@ -218,6 +219,7 @@ __all__ = [
     "TurnError",
     "UnknownInterrupt",
     "UnknownModel",
+    "UnknownPosition",
     "UnknownTool",
     "Usage",
     "VerbNotAllowed",

@@ -170,6 +170,8 @@ class Agent:
 
     def connect(self, init: AgentInit | None = None) -> AgentSession:
         """Opens a session: a new one, a stored one by its id or one of its snapshots, or a client-managed state."""
+        if init is not None and not isinstance(init, AgentInit):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"connect({init!r}): give AgentInit(session_id=...), or nothing for a new session")
         init = init or AgentInit()
         state = init.state.session_id if init.state is not None else None
         for given in (init.session_id, init.snapshot_id, state):

@@ -208,6 +208,8 @@ class Adjourn:
     def _add_agent(self, agent: Agent) -> Agent:
         if agent.name in self.agents:
             raise DuplicateName(f"there is an agent {agent.name!r} already")
+        if isinstance(agent.store, type):
+            raise DefinitionError(f"store={agent.store.__name__} is a class: give a store, {agent.store.__name__}(...)")
         self.agents[agent.name] = agent
         return agent
 
@@ -414,7 +416,14 @@ _Call.__init__.__qualname__ = "generate"  # what an unknown argument is refused 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
     """Runs one coroutine to its end, for scripts. Not for use inside a running event loop."""
-    return asyncio.run(work)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    work.close()  # it was never to run, so that nobody is told that it was not awaited
+    raise DefinitionError(
+        "run_sync starts an event loop, and one is running here (an async function, a notebook): await the coroutine instead"
+    )
 
 
 Genkit = Adjourn

@@ -111,7 +111,8 @@ class Archive:
     async def watch(self, session_id: str, after: str | None = None) -> AsyncGenerator[Recorded, None]:
         """The session's journal behind the id `after`, and then what comes, from whichever process.
 
-        It ends when the session is deleted. Raises SessionNotFound, and InvalidRequest for an `after` that is no id.
+        It ends when the session is deleted. Raises SessionNotFound, and UnknownPosition for an `after` that is no id, or that
+        the session does not know of since a backup was restored.
         """
         store = await self._holding(session_id)
         async with aclosing(watch(self._follower, store, session_id, after)) as journal:
@@ -133,7 +134,8 @@ class Archive:
     async def delete(self, session_id: str, *, force: bool = False) -> None:
         """Deletes a session; the audit of its decisions stays.
 
-        With `force` its open pauses are cancelled; without, they refuse the deletion (SessionPaused).
+        With `force` its open pauses are cancelled; without, they refuse the deletion (SessionPaused), and so does a decision
+        that was accepted and that no process has taken up yet.
         """
         store = await self._holding(session_id)
         await transact(store, partial(_delete, session_id=session_id, force=force, now=self._shelf.clock.now()))
@@ -141,6 +143,7 @@ class Archive:
     async def purge(self, older_than: float) -> int:
         """Deletes sessions that nothing happened in for so many seconds and that neither run nor wait; says how many.
 
+        Those stay whose turn a dead process left, or whose accepted decision nobody has taken up: `recover` goes on with them.
         The entries of the inbox's feed that are older go with them.
         """
         now = self._shelf.clock.now()
@@ -154,7 +157,7 @@ class Archive:
                     if session.id.startswith(INNER):
                         continue  # it goes with the session around it
                     try:
-                        await transact(store, partial(_delete, session_id=session.id, force=False, now=now))
+                        await transact(store, partial(_purge, session_id=session.id, before=now - older_than, now=now))
                         gone += 1
                     except (SessionPaused, SessionBusy, SessionNotFound):
                         continue  # it waits for somebody, or came alive meanwhile
@@ -232,6 +235,13 @@ async def _all(store: Store) -> list[SessionRecord]:
             return out
 
 
+def _purge(tx: Tx, session_id: str, before: float, now: float) -> None:
+    session = tx.session(session_id)
+    if session is not None and (session.pending or session.queue or session.updated >= before):
+        raise SessionBusy(f"session {session_id!r} goes on")
+    _delete(tx, session_id, False, now)
+
+
 def _delete(tx: Tx, session_id: str, force: bool, now: float) -> None:
     session = tx.session(session_id)
     if session is None:
@@ -244,6 +254,11 @@ def _delete(tx: Tx, session_id: str, force: bool, now: float) -> None:
         raise SessionPaused(
             f"session {session_id!r} waits for decisions on {names}; nothing was deleted. To cancel them: force=True",
             waiting,
+        )
+    if session.waiting and not force:
+        raise SessionPaused(
+            f"a decision on session {session_id!r} was accepted, and no process has taken it up yet; nothing was deleted. To "
+            "drop it: force=True"
         )
     for row in waiting:
         cancel(tx, row, now, "session deleted")

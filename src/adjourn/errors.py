@@ -8,6 +8,7 @@
     ├── InvalidRequest                  what was asked cannot be done; nothing was changed
     │   ├── UnknownModel                    no model of that name
     │   ├── UnknownTool                     no tool of that name
+    │   ├── UnknownPosition                 a place in a feed or journal that this store's has not: begin anew
     │   ├── NotJSON                         a value has no JSON form (`.path` says where)
     │   ├── InvalidState                    custom session state does not fit its type, or was tampered with
     │   └── ResumeError                 a decision was refused; the pause is untouched
@@ -84,6 +85,7 @@ __all__ = [
     "TurnError",
     "UnknownInterrupt",
     "UnknownModel",
+    "UnknownPosition",
     "UnknownTool",
     "VerbNotAllowed",
 ]
@@ -126,6 +128,10 @@ class UnknownModel(InvalidRequest):
 
 
 class UnknownTool(InvalidRequest):
+    status = "NOT_FOUND"
+
+
+class UnknownPosition(InvalidRequest):
     status = "NOT_FOUND"
 
 

@@ -170,7 +170,8 @@ class Inbox:
     async def changes(self, after: str | None = None, limit: int = 500) -> Sequence[Change]:
         """What happened after this position in the feed (None: from its beginning): opened, settled, opened again.
 
-        Nothing is ever missed by going on from the last position seen. Entries older than what `ai.sessions.purge` leaves
+        Nothing is ever missed by going on from the last position seen; one from a time that the store does not know of, since
+        a backup was restored, raises UnknownPosition. Entries older than what `ai.sessions.purge` leaves
         are gone. An interrupt that was deleted with its session is still named here.
         """
         return await self._feed.changes(after, limit)

@@ -147,15 +147,18 @@ def save(tx: Tx, write: Write) -> Saved:
     tx.put_snapshot(_snapshot(tx, write, leg, rest))
     if write.events:
         tx.add_events(leg.snapshot_id, leg.batches - 1, write.events, now, leg.epoch)
+    queue = _unqueued(session, write.unqueue)
+    # With messages that wait, its driver has the time of a lease to send the first. Then whoever comes may.
+    driven = rest is None or (bool(queue) and isinstance(rest, Finished))
     session = replace(
         session,
         updated=now,
         head=leg.snapshot_id,
         pending=rest is None,
         holder=leg.holder if rest is None else None,
-        lease_until=now + write.lease_seconds if rest is None else 0.0,
+        lease_until=now + write.lease_seconds if driven else 0.0,
         waiting=max(waiting, 0),
-        queue=_unqueued(session, write.unqueue),
+        queue=queue,
         inner=tuple(dict.fromkeys((*session.inner, *write.inner))) if write.inner else session.inner,
     )
     tx.put_session(session)
@@ -201,7 +204,8 @@ def _held(tx: Tx, leg: Leg, now: float) -> SessionRecord:
     session = tx.session(leg.session_id)
     if session is None:
         raise SessionNotFound(f"session {leg.session_id!r} was deleted while its turn ran")
-    if session.epoch != leg.epoch:
+    # The epoch alone is not enough: a session that was deleted and begun anew under its id counts from one again.
+    if session.epoch != leg.epoch or session.head != leg.snapshot_id:
         raise SessionConflict(
             f"another process took over session {leg.session_id!r} (or aborted its turn); this one stops and keeps nothing more"
         )
@@ -431,7 +435,8 @@ def expire_due(tx: Tx, now: float, limit: int = 1000) -> list[Decision]:
 
 
 def where_to_go_on(tx: Tx, session_id: str, now: float) -> str | None:
-    """The snapshot from which a driver has something to do: left in the middle of a turn, or decided on. None for none."""
+    """The snapshot from which a driver has something to do: left in the middle of a turn, decided on, or over with messages
+    that wait to be sent. None for none."""
     session = tx.session(session_id)
     if session is None or (session.pending and session.lease_until > now):
         return None
@@ -444,6 +449,9 @@ def where_to_go_on(tx: Tx, session_id: str, now: float) -> str | None:
             at = after
         if at is not None:
             return at
+    if session.queue and session.head is not None and session.lease_until <= now:
+        head = tx.snapshot(session.head)
+        return session.head if head is not None and head.finish_reason != "interrupted" else None
     return None
 
 

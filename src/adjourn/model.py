@@ -265,10 +265,14 @@ class ModelRegistry:
     def _unknown(self, model: str, prefix: str) -> str:
         known = ", ".join(self.names()) or "none"
         text = f"there is no model {model!r}. Known models: {known}."
-        if prefix in EXTRAS:
-            extra, call = EXTRAS[prefix]
-            text += f" For {prefix}/ models: pip install 'adjourn[{extra}]' and Adjourn(plugins=[{call}])."
-        return text
+        from difflib import get_close_matches  # for this error alone: it costs a millisecond of every start
+
+        near = prefix if prefix in EXTRAS else next(iter(get_close_matches(prefix, EXTRAS, 1)), None)
+        if near is None:
+            ours = ", ".join(f"{p}/" for p in EXTRAS)
+            return f"{text} A name is provider/name: plugins bring {ours}, and ai.define_model(name, fn) any other."
+        extra, call = EXTRAS[near]
+        return f"{text} For {near}/ models: pip install 'adjourn[{extra}]' and Adjourn(plugins=[{call}])."
 
 
 def collect(chunks: Iterable[Chunk], *, finish_reason: FinishReason = "stop", usage: Usage | None = None) -> ModelReply:

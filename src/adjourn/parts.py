@@ -316,7 +316,7 @@ def _rich(value: Any, path: str, what: str, depth: int) -> Any:
         return _to_json(_fields(given), path, what, depth)
     name = type(value).__qualname__
     raise NotJSON(
-        path, f"is a {name}; give JSON values, models, dataclasses, dates, Decimal, UUID, Enum or bytes", what
+        path, f"is of type {name}; give JSON values, models, dataclasses, dates, Decimal, UUID, Enum or bytes", what
     )
 
 
@@ -328,7 +328,7 @@ def _struct(value: msgspec.Struct, path: str, what: str) -> Any:
     try:
         return msgspec.to_builtins(value)
     except (TypeError, ValueError, RecursionError) as e:
-        raise NotJSON(path, f"is a {type(value).__qualname__} that does not encode: {e}", what) from None
+        raise NotJSON(path, f"is of type {type(value).__qualname__} and does not encode: {e}", what) from None
 
 
 def fresh(value: Any) -> Any:

@@ -1,11 +1,13 @@
 """The records that are kept of a session, and the questions that are asked about them: plain values."""
 
+import zlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from adjourn.errors import UnknownPosition
 from adjourn.events import Event, Json, Verb
 from adjourn.parts import Artifact, ErrorInfo, FinishReason, Message, digest
 
@@ -164,6 +166,26 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     session_id: str
     at: float
     decision_id: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def placed(number: str | int, *what: Any) -> Change:
+    """The entry of a feed that has this number, and is this (its fields from `kind` on).
+
+    Its position is sealed with what it says: where another history goes on in its place, as after a backup was restored,
+    the same number has another seal. So no store needs to know that it was restored.
+    """
+    return Change(f"{number}-{zlib.crc32(_encode(what)):08x}", *what)
+
+
+def unknown_position(position: str | None) -> UnknownPosition:
+    """What to raise for a position that is none of the feed's."""
+    return UnknownPosition(
+        f"{position!r} is no position in this store's feed: it was given before a backup was restored, or by another store, so "
+        "what came behind it cannot be told. Read the list anew, and go on from the latest position"
+    )
 
 
 class SessionQuery(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """From what people hand in, to decisions that fit: answers and wire parts become events, or a ResumeError and nothing else."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 from msgspec import UNSET
@@ -46,9 +46,9 @@ def as_items(respond: Given, restart: Given) -> list[Answer | Part]:
 def _listed(given: Given) -> list[Answer | Part]:
     if given is None:
         return []
-    items = [given] if isinstance(given, (Answer, Part)) else list(given)
+    items: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else [given]
     for item in items:
-        if not isinstance(item, (Answer, Part)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(item, (Answer, Part)):
             raise ResumeError(
                 f"{item!r} is no decision: use respond_to_interrupt(...), restart_tool(...) or decline_interrupt(...)"
             )

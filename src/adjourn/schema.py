@@ -35,8 +35,8 @@ class TypeShape:
     """A type as JSON schema, with its validation."""
 
     def __init__(self, kind: Any) -> None:
-        self._adapter = _adapter(kind, "type")
-        self.schema: Schema = _json_schema(self._adapter, "type")
+        self._adapter = _adapter(kind)
+        self.schema: Schema = _json_schema(self._adapter, f"the type {_shown(kind)}")
 
     def validate(self, value: Any) -> Any:
         """`value` (JSON data) as the Python type. Raises Misfit."""
@@ -74,6 +74,11 @@ class InputShape:
         given: dict[str, tuple[Any, inspect.Parameter]] = {}
         for parameter in inspect.signature(fn).parameters.values():
             hint = hints.get(parameter.name, Any)
+            if parameter.name == "ctx" and parameter.annotation is parameter.default is parameter.empty:
+                raise SignatureError(
+                    f"tool {self.name!r}: ctx has no annotation, so the model would have to supply it; write "
+                    f"ctx: {context_type.__name__}"
+                )
             if _is_context(hint, context_type):
                 self.context_name = parameter.name
                 if parameter.kind is parameter.POSITIONAL_ONLY:
@@ -201,13 +206,46 @@ def _at_the_top(schema: Schema) -> Schema:
     return {**{k: v for k, v in schema.items() if k != "$ref"}, **target}
 
 
-def _adapter(kind: Any, where: str) -> "TypeAdapter[Any]":
+def _adapter(kind: Any, where: str = "") -> "TypeAdapter[Any]":
     from pydantic import TypeAdapter
 
     try:
         return TypeAdapter(kind)
     except _undescribed() as e:
-        raise SignatureError(f"{where}: {kind!r} cannot be described as JSON: {_first_line(e)}") from e
+        subject = f"{where}: {_shown(kind)}" if where else f"the type {_shown(kind)}"
+        raise SignatureError(f"{subject} cannot be described as JSON: {_why(kind, e)}") from e
+
+
+def _shown(kind: Any) -> str:
+    return kind.__qualname__ if inspect.isclass(kind) and not typing.get_args(kind) else repr(kind)
+
+
+def _why(kind: Any, error: Exception) -> str:
+    """What pydantic says. It does not say which class it means where a TypedDict is of the wrong module."""
+    if getattr(error, "code", None) == "typed-dict-version":  # pragma: no cover - before Python 3.12
+        old = _old_typed_dict(kind, [])
+        if old is not None:
+            return (
+                f"{old.__qualname__} is a TypedDict of typing, which can be checked from Python 3.12 on. Define it with the "
+                "other one: from typing_extensions import TypedDict"
+            )
+    return _first_line(error)
+
+
+def _old_typed_dict(kind: Any, seen: list[Any]) -> Any:  # pragma: no cover - before Python 3.12
+    """The first TypedDict of `typing` in this type, however deep; None where there is none."""
+    if any(kind is k for k in seen):
+        return None
+    seen.append(kind)
+    if typing.is_typeddict(kind) and type(kind).__module__ == "typing":
+        return kind
+    inner = list(typing.get_args(kind))
+    if inspect.isclass(kind):
+        try:
+            inner += typing.get_type_hints(kind).values()
+        except (NameError, TypeError):  # a field that cannot be looked into is not the one to name
+            pass
+    return next((found for k in inner if (found := _old_typed_dict(k, seen)) is not None), None)
 
 
 def _of_parameters(

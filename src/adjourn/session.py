@@ -408,6 +408,8 @@ class AgentSession:
 
     async def _to_rest(self, handle: AgentTurn, plan: Plan) -> tuple[AgentOutput, AdjournError | None]:
         at = await self._load()
+        if at.queue and plan.start == self._recovery and not (at.unfinished or at.waiting or at.paused):
+            plan = Plan(partial(self._message, at.queue[0].message), None, True, unqueue=at.queue[0].id)
         if (at.unfinished is not None or at.waiting) and plan.start != self._recovery:
             await self._run(AgentTurn(Watcher()), Plan(self._recovery))
         now, late = self.agent.clock.now(), plan.start != self._recovery and not plan.settled

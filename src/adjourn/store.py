@@ -17,7 +17,6 @@ from typing import Any, Protocol, TypeVar
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from adjourn.errors import InvalidRequest
 from adjourn.events import Event, Json
 from adjourn.parts import Artifact, Message
 from adjourn.promise import Pending, Promise
@@ -34,6 +33,8 @@ from adjourn.records import (
     SessionRecord,
     Snapshot,
     mentions,
+    placed,
+    unknown_position,
 )
 
 __all__ = [
@@ -127,6 +128,9 @@ class Tx(Protocol):
 
     def changes(self, after: str | None, limit: int) -> list[Change]:
         """The feed behind this position (None: from its beginning), in the order it is read for ever.
+
+        Raises UnknownPosition for one that this feed never had, or has no more since a backup was restored; one that
+        `drop_changes` forgot is still known.
 
         What was committed shows at last, and never before a position that was given out already. It need not show at
         once: a store may hold it back while another transaction is open that could come before it.
@@ -225,7 +229,10 @@ class _MemoryTx:
                 _among(s.agent, query.agent, query.agents)
                 and _among(s.owner, query.owner, query.owners)
                 and (query.updated_before is None or s.updated < query.updated_before)
-                and (query.due is None or ((s.pending or s.waiting > 0) and s.lease_until <= query.due))
+                and (
+                    query.due is None
+                    or ((s.pending or s.waiting > 0 or len(s.queue) > 0) and s.lease_until <= query.due)
+                )
             )
 
         return filter(fits, self._store.session_rows.values())
@@ -341,12 +348,18 @@ class _MemoryTx:
 
     def add_change(self, change: Change) -> None:
         feed = self._store.feed
-        feed.append(replace(change, position=str(int(self.position()) + 1)))
+        c = change
+        number = _number(self.position()) + 1
+        feed.append(placed(number, c.kind, c.interrupt_id, c.session_id, c.at, c.decision_id))
         self._undo.append(lambda: feed.pop() and None)
 
     def changes(self, after: str | None, limit: int) -> list[Change]:
         feed = self._store.feed
-        start = bisect_right(feed, _number(after), key=lambda c: int(c.position)) if after is not None else 0
+        number = _number(after or "0")
+        start = bisect_right(feed, number, key=lambda c: _number(c.position))
+        before = feed[start - 1].position if start else None
+        if number and (before != after if start else not feed):
+            raise unknown_position(after)
         return feed[start : start + limit]
 
     def position(self) -> str:
@@ -374,10 +387,10 @@ def _among(value: str | None, one: str | None, several: Collection[str | None] |
 
 
 def _number(position: str) -> int:
-    try:
-        return int(position)
-    except ValueError:
-        raise InvalidRequest(f"{position!r} is no position that this store gave") from None
+    number = position.partition("-")[0]
+    if not (number.isascii() and number.isdecimal()):
+        raise unknown_position(position)
+    return int(number)
 
 
 def _page(found: Iterable[Any], after: tuple[float, str] | None, limit: int) -> list[Any]:

@@ -1,16 +1,17 @@
 """A session as a person reads it: what was said, run, paused, decided and lost, in the order of time; and as it goes on."""
 
+import re
+import zlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from adjourn.display import one_line, summary
 from adjourn.engine import Deed
-from adjourn.errors import InvalidRequest, SessionNotFound
+from adjourn.errors import SessionNotFound, UnknownPosition
 from adjourn.events import (
     CallRejected,
     Declined,
@@ -328,15 +329,16 @@ _ENDS = {
 
 async def watch(follower: Follower, store: Store, session_id: str, after: str | None) -> AsyncGenerator[Recorded, None]:
     """The session's journal from the id after `after` on, and then what comes, until the session is deleted."""
-    snapshot_id, batch = _place(after)
-    seen: list[Any] = [snapshot_id, batch]
+    if after is not None:
+        _place(after)
     if await transact(store, lambda tx: tx.session(session_id), read=True) is None:
         raise SessionNotFound(f"there is no session {session_id!r}")
 
     async def read() -> Sequence[Recorded] | None:
-        found = await transact(store, partial(_behind, session_id=session_id, at=seen[0], batch=seen[1]), read=True)
+        nonlocal after
+        found = await transact(store, partial(_behind, session_id=session_id, after=after), read=True)
         if found:
-            seen[:] = _place(found[-1].id)
+            after = found[-1].id
         return found
 
     async with aclosing(follower.follow([store], read)) as journal:
@@ -344,29 +346,40 @@ async def watch(follower: Follower, store: Store, session_id: str, after: str | 
             yield recorded
 
 
-def _place(id: str | None) -> tuple[str | None, int]:
-    """The snapshot, and the first batch of it that is still to come."""
-    if id is None:
-        return None, 0
-    snapshot_id, _, batch = id.rpartition(":")
-    if not snapshot_id or not batch.isdecimal() or not batch.isascii():
-        raise InvalidRequest(f"{id!r} is no place in a session's journal; begin without one")
-    return snapshot_id, int(batch) + 1
+def recorded(snapshot_id: str, number: int, batch: Batch) -> Recorded:
+    """One commit with its id, which no other commit has that stands in its place after a backup was restored."""
+    seal = zlib.crc32(f"{batch.epoch} {batch.at!r}".encode())
+    return Recorded(f"{snapshot_id}:{number}-{seal:08x}", snapshot_id, batch.at, batch.epoch, batch.events)
 
 
-def _behind(tx: Tx, session_id: str, at: str | None, batch: int) -> list[Recorded] | None:
+def _place(id: str) -> tuple[str, int]:
+    """The snapshot, and the number of the commit in it."""
+    found = re.fullmatch(r"(.+):(\d{1,9})-[0-9a-f]{8}", id, re.ASCII | re.DOTALL)
+    if found is None:
+        raise UnknownPosition(f"{id!r} is no place in a session's journal; begin without one")
+    return found[1], int(found[2])
+
+
+def _behind(tx: Tx, session_id: str, after: str | None) -> list[Recorded] | None:
     if tx.session(session_id) is None:
         return None
+    if after is None:
+        return [r for snapshot in tx.snapshots(session_id) for r in _recorded(tx, snapshot.id, 0)]
     # One driver at a time, so a snapshot gets no more batches once a later one has begun.
-    here = tx.snapshot(at) if at is not None else None
-    out: list[Recorded] = []
+    snapshot_id, number = _place(after)
+    here, out = tx.snapshot(snapshot_id), list[Recorded]()
     if here is not None and here.session_id == session_id:
-        out += _recorded(tx, here.id, batch)
-    for snapshot in tx.snapshots(session_id, at):
+        out += _recorded(tx, snapshot_id, number)
+        if not out or out.pop(0).id != after:
+            raise UnknownPosition(
+                f"{after!r} is no place in the journal of session {session_id!r} any more: a backup was restored, and it went "
+                "another way. Begin without one"
+            )
+    for snapshot in tx.snapshots(session_id, snapshot_id):
         out += _recorded(tx, snapshot.id, 0)
     return out
 
 
 def _recorded(tx: Tx, snapshot_id: str, first: int) -> Iterator[Recorded]:
-    for number, b in enumerate(tx.batches(snapshot_id, first), first):
-        yield Recorded(f"{snapshot_id}:{number}", snapshot_id, b.at, b.epoch, b.events)
+    for number, batch in enumerate(tx.batches(snapshot_id, first), first):
+        yield recorded(snapshot_id, number, batch)

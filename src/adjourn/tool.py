@@ -281,13 +281,13 @@ class InterruptTool(Tool[..., Any]):
     """A tool without a body: each call pauses until somebody responds. It cannot be restarted."""
 
     def __init__(self, name: str, description: str, input_schema: Any = None, output_schema: Any = None) -> None:
-        fn = _ask(input_schema)
+        fn = _ask(name, input_schema)
         super().__init__(fn, name=name, description=description)
         self.allow = ("respond",)
         self.response = _response_schema(output_schema)
 
 
-def _ask(input_schema: Any) -> Callable[..., Any]:
+def _ask(name: str, input_schema: Any) -> Callable[..., Any]:
     async def ask(**_: Any) -> Any:
         raise AssertionError("a respond-only tool has no body")
 
@@ -297,6 +297,7 @@ def _ask(input_schema: Any) -> Callable[..., Any]:
         raise DefinitionError("input_schema= takes a type: a model, a dataclass or a TypedDict")
     else:
         parameters = [inspect.Parameter("input", inspect.Parameter.KEYWORD_ONLY, annotation=input_schema)]
+    ask.__name__ = name
     ask.__signature__ = inspect.Signature(parameters)
     ask.__annotations__ = {p.name: p.annotation for p in parameters}
     return ask

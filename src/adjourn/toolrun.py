@@ -171,6 +171,8 @@ class Run:
         if isinstance(value, ToolOutput):
             metadata = as_metadata(value.metadata, "tool output metadata")
             content, value = _parts(value.content) or None, value.value
+        if isinstance(value, Interrupt):
+            raise NotJSON("$", "is an Interrupt. To pause, raise it: raise Interrupt(...)", "tool result")
         return Outcome(ToolReturned(self.call.id, to_json(value, "tool result"), content, metadata, self._took()))
 
     def _failed(self, tool: Tool[..., Any], error: BaseException) -> Outcome:

@@ -4,6 +4,7 @@ from typing import Any
 
 from scripts.demo_inbox import Served, begin
 
+from adjourn.server.principal import Principal
 from adjourn.store import InterruptRecord
 
 
@@ -29,6 +30,13 @@ class Place:
     def decide(self, verb: str, interrupt_id: str, *given: Any) -> None:
         inbox = self.served.ai.inbox
         self.served.run(getattr(inbox, verb)(interrupt_id, *given, by="somebody else"))
+
+    def put(self, record: InterruptRecord) -> None:
+        """Has the store hold this instead of what it holds."""
+        self.served.ai.stores()[0].submit(lambda tx: tx.put_interrupt(record)).result()
+
+    def link(self, interrupt_id: str) -> str:
+        return self.served.run(self.served.desk.make_link(Principal("root", "admin"), interrupt_id, by="erin"))
 
     def begin(self, owner: str, words: str) -> str:
         return self.served.run(begin(self.served.ai, owner, words)).interrupts[0].id

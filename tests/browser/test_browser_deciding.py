@@ -111,9 +111,10 @@ def test_two_people_race_and_one_decision_counts(place: Make, enter: Enter) -> N
             person.go(refund)
         dana.page.get_by_text("Decline").first.click()
         dana.page.locator("#reason").fill("I looked into it")
-        # Both are sent before either is answered: one browser is driven from here, so the clicks must not wait.
-        dana.page.evaluate("setTimeout(() => document.querySelector('#decline button').click())")
-        erik.page.evaluate("setTimeout(() => document.querySelector('#approve').click())")
+        # Both are sent before either is answered: one browser is driven from here, so the clicks must not wait, nor be lost
+        # where a page has heard already that the other was quicker.
+        dana.page.evaluate("setTimeout(() => document.querySelector('#decline form').requestSubmit())")
+        erik.page.evaluate("setTimeout(() => document.querySelector('#approve').form.requestSubmit())")
         for person in (dana, erik):
             person.page.wait_for_selector("#after")
         decided = [d for d in at.history(refund.id) if d.verb in ("decline", "restart")]

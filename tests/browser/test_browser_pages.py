@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -29,6 +29,55 @@ def addresses(at: Place) -> list[str]:
         *(f"/inbox/{row.id}?open=edit" for row in rows if row.tool != "refund"),
         f"/inbox/{at.one('deploy').id}?open=decline",
     ]  # fmt: skip
+
+
+def refusals(at: Place, dana: Person) -> Iterator[str]:
+    """Pages of what went wrong: an address, or the empty text where the page is there already."""
+    page = dana.page
+    refund = at.one("refund")
+    dana.go(refund)
+    page.evaluate("document.querySelectorAll('[name=_version]').forEach(v => v.value = 'another')")
+    page.locator("#approve").click()
+    page.get_by_role("heading", name="This changed since you opened it").wait_for()
+    yield ""
+    dana.go(refund)
+    page.locator("#decline > summary").click()
+    page.locator("#reason").fill("too late")
+    form = page.locator("#decline form")
+    at.decide("restart", refund.id)
+    page.get_by_role("heading", name="This has been settled meanwhile").wait_for()
+    yield ""
+    form.evaluate("form => form.submit()")
+    page.get_by_role("heading", name="somebody else approved this before").wait_for()
+    yield ""
+    link = at.link(at.one("deploy").id)
+    yield f"/link/{link}"
+    at.served.ai.clock.ago = -1200.0  # twenty minutes later
+    yield f"/inbox/{at.one('review_order').id}"
+    gone = at.waiting(status="expired")[0]
+    at.served.ai.clock.ago = 0.0
+    yield f"/inbox/{gone.id}"
+    yield f"/link/{link}"
+    yield "/link/nonsense"
+    yield "/inbox?cursor=broken"
+    yield "/inbox?q=nothing+of+this+kind"
+    yield "/sessions/s_unknown"
+    page.goto(f"/inbox/{at.one('ask_customer').id}")
+    page.get_by_role("button", name="Write JSON instead").click()
+    page.locator("#answer").fill("{")
+    page.get_by_role("button", name="Send answer").click()
+    page.get_by_role("alert").wait_for()
+    yield ""
+    page.evaluate("document.querySelectorAll('[name=_csrf_token]').forEach(t => t.value = 'another')")
+    page.get_by_role("button", name="Send answer").click()
+    page.get_by_role("heading", name="This page can no longer be sent").wait_for()
+    yield ""
+    page.goto("/inbox")
+    page.locator(".pick input").nth(0).check()
+    page.locator(".pick input").nth(1).check()
+    page.get_by_role("button", name="Decline…").click()
+    page.get_by_role("alert").wait_for()
+    yield ""
 
 
 def refuse(route: Any) -> None:
@@ -86,12 +135,47 @@ def test_an_open_item_says_when_somebody_else_settled_it_and_leaves_what_is_type
     page.get_by_label("Answer").fill("half a sent")
     at.decide("decline", refund.id, "no")
     page.get_by_role("heading", name="This has been settled meanwhile").wait_for()
+    assert page.locator("#status").inner_text() == "Decided"
+    assert page.locator("#approve").is_disabled()
     assert page.get_by_label("Answer").input_value() == "half a sent"
     page.get_by_role("link", name="See what became of it").click()
     page.get_by_role("heading", name="somebody else declined it").wait_for()
 
 
 @pytest.mark.slow
+def test_what_happens_while_live_events_are_only_coming_up_is_not_missed(place: Make, enter: Enter) -> None:
+    at = place()
+    refund = at.one("refund")
+    page = enter(at).page
+    held: dict[str, Any] = {}
+    page.route("**/api/events", lambda route: held.setdefault("events", route))
+    page.route("**/inbox/*fragment=row", lambda route: held.setdefault("row", route), times=1)
+    page.goto(f"/inbox/{refund.id}")
+    while len(held) < 2:
+        page.evaluate("1")
+    before = held["row"].fetch()
+    at.decide("decline", refund.id, "no")
+    with page.expect_response("**/api/events"):
+        held["events"].continue_()
+    with page.expect_request("**/inbox/*fragment=row", timeout=20_000):  # not only when it looks now and then
+        held["row"].fulfill(response=before)
+    page.get_by_role("heading", name="This has been settled meanwhile").wait_for()
+
+
+def test_an_open_item_that_has_to_wait_once_more_can_be_decided_again(place: Make, enter: Enter) -> None:
+    at = place()
+    refund = at.one("refund")
+    page = enter(at).go(refund)
+    at.decide("decline", refund.id, "no")
+    note = page.get_by_role("heading", name="This has been settled meanwhile")
+    note.wait_for()
+    at.put(refund)
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # so that it looks again at once
+    note.wait_for(state="detached")
+    assert page.locator("#status").inner_text() == "Waiting"
+    assert page.locator("#approve").is_enabled()
+
+
 def test_what_happens_after_a_decision_is_followed_live_in_the_session_too(place: Make, enter: Enter) -> None:
     at = place()
     refund = at.one("refund")
@@ -173,8 +257,17 @@ def test_axe_finds_nothing_on_any_page(place: Make, enter: Enter, axe: str, sche
     page.get_by_role("button", name="Review the change").click()
     page.get_by_role("heading", name="1 difference").wait_for()
     look()
+    for address in refusals(at, dana):
+        if address:
+            page.goto(address)
+        look()
+    page.goto("/inbox")
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/login")
+    look()
+    page.get_by_label("Access token").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    page.locator("#token-error").wait_for()
     look()
     assert found == []
 
@@ -209,6 +302,41 @@ def test_nothing_moves_while_a_page_loads(place: Make, enter: Enter) -> None:
         assert (
             page.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => r(shift))))") < 0.01
         )
+
+
+def test_what_has_the_focus_is_not_behind_the_bar_of_the_list(place: Make, enter: Enter) -> None:
+    page = enter(place(), viewport={"width": 1024, "height": 480}).page
+    page.locator(".pick input").first.check()
+    for _ in range(page.locator(".item").count()):
+        page.keyboard.press("j")
+        focused = page.evaluate("document.activeElement.closest('.item').getBoundingClientRect().bottom")
+        assert focused <= page.locator(".bulk").bounding_box()["y"]
+
+
+DEEP = {"a": {"b": {"c": {"d": {"e": "a few words that need some room"}, "list": [{"id": 1, "name": "row"}]}}}}
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 360])
+def test_deep_values_have_room_to_be_read(place: Make, enter: Enter, width: int) -> None:
+    at = place(tuple(STORY[1:2]))
+    refund = at.one("refund")
+    at.put(replace(refund, input=DEEP))
+    page = enter(at, viewport={"width": width, "height": 800}).go(refund)
+    words = page.locator(".input .str", has_text="a few words")
+    assert words.bounding_box()["width"] > 90
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_megabyte_is_shown_and_edited_in_time(place: Make, enter: Enter) -> None:
+    at = place(tuple(STORY[:1]))
+    email = at.one("send_email")
+    at.put(replace(email, input={**email.input, "body": "A" * 1_000_000}))
+    page = enter(at).go(email)
+    assert "996,000 more characters" in page.locator(".input").inner_text()
+    page.get_by_text("Change the input first").click()
+    page.get_by_label("Subject").fill("Shorter")
+    page.get_by_role("button", name="Review the change").click()
+    page.get_by_role("heading", name="1 difference").wait_for()
 
 
 # -- hostile payloads ------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,19 @@ class Terminal:
         with self._changed:
             found = self._changed.wait_for(lambda: text not in self._text(), SECONDS)
         assert found, f"{text!r} is still on:\n{self.screen}"
+        return self
+
+    def modes(self) -> list[Any]:
+        """How the terminal takes what is typed: whether it echoes, and waits for whole lines."""
+        return termios.tcgetattr(self._master)
+
+    def until(self, true: Callable[[], bool]) -> "Terminal":
+        """Returns when it is true."""
+        end = time.monotonic() + SECONDS
+        while not true():
+            assert time.monotonic() < end, f"never came to be so:\n{self.screen}"
+            self.process.poll()
+            time.sleep(0.01)
         return self
 
     def _text(self) -> str:

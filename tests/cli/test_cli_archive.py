@@ -1,11 +1,13 @@
 """`adjourn export`, `import` and `purge`."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from cli.cli_kit import Shop
+from adjourn.errors import StoreUnavailable
+from cli.cli_kit import APP, Shop
 
 
 def test_what_is_exported_is_imported_as_it_was(shop: Shop) -> None:
@@ -109,3 +111,27 @@ def test_ages_are_written_with_a_unit(text: str, seconds: float) -> None:
     from adjourn.cli.archive import seconds_of
 
     assert seconds_of(text) == seconds
+
+
+def test_an_export_onto_the_store_itself_is_refused_and_the_store_is_whole(shop: Shop) -> None:
+    shop.say("pay 5")
+    got = shop("export", "--output", shop.store)
+    assert got.code == 2
+    assert "is the store itself" in got.err
+    assert shop.run("export", "--app", APP, "--output", f"{shop.store}-wal").code == 2
+    assert len(shop.waiting()) == 1
+
+
+def test_an_export_that_fails_leaves_the_file_that_was_there(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.say("hello")
+    target = shop.folder / "kept.jsonl"
+    target.write_text("the one of yesterday", encoding="utf-8")
+
+    async def broken(*_: object) -> AsyncIterator[bytes]:
+        yield b"{}"
+        raise StoreUnavailable("the store went away")
+
+    monkeypatch.setattr("adjourn.archive.Archive.export", broken)
+    assert shop("export", "--output", str(target)).code == 6
+    assert target.read_text(encoding="utf-8") == "the one of yesterday"
+    assert [p.name for p in shop.folder.iterdir() if "part" in p.name] == []

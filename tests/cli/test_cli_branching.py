@@ -77,6 +77,7 @@ def test_both_need_the_application_and_a_session(shop: Shop, command: str) -> No
     assert run(shop, command).code == 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_application_is_imported_stops_at_once_and_says_so(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

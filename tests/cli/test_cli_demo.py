@@ -24,6 +24,18 @@ def test_the_demo_leaves_one_to_decide_with_the_other_commands(shop: Shop) -> No
     assert shop.run("restart", item["id"], "--store", store).code == 0
 
 
+def test_what_the_demo_left_is_decided_and_gone_on_with_as_it_says(shop: Shop) -> None:
+    store = str(shop.folder / "demo.db")
+    said = shop.run("demo", "--keep", store).out
+    (line,) = [line for line in said.splitlines() if line.startswith("Decide it")]
+    variable, _, *arguments = line.split("\t")[1].split()
+    name, _, place = variable.partition("=")
+    (item,) = shop.run("inbox", "--store", store, "--json").json["items"]
+    done = shop.process(*arguments, item["id"], **{name: place})
+    assert done.code == 0, done
+    assert "Done: 40 euros are on their way" in done.out
+
+
 def test_the_demo_can_be_talked_with(shop: Shop) -> None:
     lines = "give me 12 euros back for order 9\n/approve\nwhen will it be sent?\n/decline closed\nhello\n"
     got = shop.run("chat", "adjourn.cli.demo_app:make", input=lines)

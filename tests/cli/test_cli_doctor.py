@@ -223,3 +223,23 @@ def test_a_damaged_or_foreign_file_is_a_finding_and_not_a_traceback(shop: Shop) 
     got = shop.run("doctor", "--store", str(other), "--json")
     assert got.code == 8
     assert "another program" in checks(got)["store.open"]["message"]
+
+
+def test_what_a_repair_brings_to_light_is_found_in_the_same_run(shop: Shop) -> None:
+    session = shop.leave("hello")
+
+    def hold_it(tx: Tx) -> None:
+        row = tx.session(session)
+        assert row is not None
+        tx.put_session(replace(row, pending=True, holder="p_gone", lease_until=time.time() + 86400))
+
+    change(shop, hold_it)
+    got = shop("doctor", "--yes", "--json")
+    assert got.code == 8, "with the store alone nobody can go on with the turn that the lease had hidden"
+    assert checks(got)["session.stuck_lease"]["repaired"] is True
+    assert checks(got)["session.left"]["ids"] == [session]
+    change(shop, hold_it)
+    done = shop.run("doctor", "--yes", "--json", "--app", APP)
+    assert done.code == 0
+    assert checks(done)["session.left"]["repaired"] is True
+    assert shop("sessions", "--json").json["items"][0]["running"] is False

@@ -1,16 +1,18 @@
 """The line itself: wrong ones, the application they name, JSON errors, pipes, colours, completion, missing libraries."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from adjourn.cli.place import open_store, split_schema, sqlite_path
 from adjourn.cli.program import run
-from cli.cli_kit import HERE, Shop
+from cli.cli_kit import APP, HERE, Shop
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -263,3 +265,100 @@ def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None
     assert code == 2
     assert "adjourn" in out + err
     assert "inbox" in out + err
+
+
+@pytest.mark.parametrize(
+    "command, variables",
+    [
+        ("inbox", ["ADJOURN_STORE", "ADJOURN_APP"]),
+        ("decline", ["ADJOURN_USER"]),
+        ("abort", ["ADJOURN_USER"]),
+        ("serve", ["ADJOURN_TOKEN_FILE", "ADJOURN_PUBLIC_URL", "ADJOURN_ROOT_PATH", "ADJOURN_TRUSTED_PROXIES"]),
+    ],
+)
+def test_the_help_names_the_variables_that_stand_for_options(shop: Shop, command: str, variables: list[str]) -> None:
+    text = shop.run(command, "--help").out
+    assert [v for v in variables if v not in text] == []
+
+
+def test_an_empty_file_is_no_store_and_stays_empty(shop: Shop) -> None:
+    place = shop.folder / "empty.db"
+    place.touch()
+    got = shop.run("inbox", "--store", str(place))
+    assert got.code == 6
+    assert "is empty" in got.err
+    assert place.stat().st_size == 0
+
+
+@pytest.mark.parametrize("name", ["shop_app.py:make", "./shop_app.py:make"])
+def test_the_name_of_a_file_is_told_what_to_write_instead(shop: Shop, name: str) -> None:
+    got = shop.run("chat", name)
+    assert got.code == 2
+    assert "a module, not a file: shop_app:…" in got.err
+
+
+def test_standard_input_that_is_no_text_is_a_mistake_that_is_told(shop: Shop) -> None:
+    shop.say("pay 5")
+    for more in ((), ("--text",)):
+        done = subprocess.run(
+            [sys.executable, "-m", "adjourn.cli", "respond", shop.waiting()[0].id, "-", *more, "--store", shop.store],
+            input=b"\xff\xfe", capture_output=True, cwd=HERE, env=shop.env({}), check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert b"standard input cannot be read: it is not UTF-8 (at byte 0)" in done.stderr
+    assert len(shop.waiting()) == 1
+
+
+@pytest.mark.parametrize(
+    "ending, code, said",
+    [(">&-", 0, ""), ("> /dev/full", 1, "the output could not be written: No space left on device")],
+)
+def test_a_closed_or_a_full_output_is_no_bug(shop: Shop, ending: str, code: int, said: str) -> None:
+    shop.say("pay 5")
+    line = f"exec {sys.executable} -m adjourn.cli inbox --store {shop.store} {ending}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", line], capture_output=True, text=True, cwd=HERE, env=shop.env({}), check=False
+    )
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "mistake of yours" not in done.stderr
+
+
+def test_a_reader_of_the_help_may_go_away(shop: Shop) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "adjourn.cli", "--help"],
+        stdout=write, stderr=subprocess.PIPE, cwd=HERE, env=shop.env({}), check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_what_does_not_fit_is_told_once(shop: Shop) -> None:
+    shop.say("pay 5")
+    got = shop.run("restart", shop.waiting()[0].id, "--input", '{"amount": "x"}', "--app", APP)
+    assert got.code == 5
+    assert got.err.count("valid integer") == 1
+
+
+class Typing:
+    """Standard input at which somebody presses Ctrl-C instead of typing."""
+
+    def read(self) -> bytes:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it went on reading")
+
+    readline = read
+
+
+@pytest.mark.parametrize("command", ["respond", "import"])
+def test_ctrl_c_stops_a_command_that_reads_what_is_typed(
+    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    shop.say("pay 1")
+    more = (shop.waiting()[0].id, "-") if command == "respond" else ()
+    monkeypatch.setattr("adjourn.cli.typed.sys", SimpleNamespace(stdin=SimpleNamespace(buffer=Typing())))
+    assert run([command, *more, "--store", shop.store]) == 130
+    assert "Stopped while standard input was read" in capsys.readouterr().err
+    assert len(shop.waiting()) == 1

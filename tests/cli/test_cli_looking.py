@@ -1,8 +1,14 @@
 """`adjourn inbox`, `show`, `sessions` and `log` without a terminal: what they print, and for whom."""
 
-import pytest
+from collections.abc import Callable
 
-from cli.cli_kit import APP, Shop
+import pytest
+from msgspec.structs import replace
+
+from adjourn.lease import transact
+from cli.cli_kit import APP, Shop, Terminal
+
+Open = Callable[..., Terminal]
 
 INTERRUPT = {
     "id", "sessionId", "snapshotId", "turnId", "callId", "agent", "tool", "status", "summary", "createdAt", "expiresAt",
@@ -169,3 +175,36 @@ def test_looking_changes_nothing_in_the_terminal_or_the_store(shop: Shop) -> Non
     for command in (["inbox"], ["sessions"], ["show", shop.waiting()[0].id]):
         assert "\x1b" not in shop(*command).out
     assert shop("log", known, "--json").out == before
+
+
+def test_the_log_marks_what_failed_and_cuts_the_input_and_not_what_became_of_it(shop: Shop, terminal: Open) -> None:
+    session = shop.say("forge 1")
+    shop("decline", shop.waiting()[0].id, "--reason", "no")
+    other = shop.say("break")
+    t = terminal("log", session, "--store", shop.store, size=(80, 30))
+    assert t.end() == 0
+    lines = t.screen.split("\n")
+    assert any("◆ forged(" in line and "…) was declined by ann" in line for line in lines), t.screen
+    assert any("‖ forged(" in line and "…) waits for a decision" in line for line in lines), t.screen
+    t = terminal("log", other, "--store", shop.store, size=(80, 30))
+    assert t.end() == 0
+    assert "✗ breaks() failed" in t.screen
+    assert "✓" not in t.screen
+
+
+def test_ids_of_sessions_are_whole_on_a_narrow_terminal(shop: Shop, terminal: Open) -> None:
+    session = shop.say("pay 5")
+    for columns in (45, 60, 80):
+        t = terminal("sessions", "--store", shop.store, size=(columns, 20))
+        assert t.end() == 0
+        assert session[:10] in t.screen
+        assert "waits for 1 decision" in t.screen
+
+
+def test_what_an_approval_says_is_not_shown_twice(shop: Shop) -> None:
+    shop.say("pay 5")
+    row = shop.waiting()[0]
+    assert "It says" in shop("show", row.id).out
+    change = replace(row, payload={"approval": row.tool, "input": row.input}, reason="approval")
+    shop.with_app(lambda ai: transact(ai.stores()[0], lambda tx: tx.put_interrupt(change)))
+    assert "It says" not in shop("show", row.id).out

@@ -1,6 +1,7 @@
 """At a real pseudo-terminal: picking, forms, the live list, the chat, Ctrl-C, colours and widths."""
 
 import re
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -197,3 +198,43 @@ def test_what_is_settled_is_told_before_anybody_types_an_answer(shop: Shop, term
     assert t.end() == 4
     assert "already answered" in t.screen.replace("\n", " ")
     assert "decline, by somebody" in t.screen
+
+
+@pytest.mark.slow
+def test_sigterm_leaves_the_terminal_as_it_was(shop: Shop, terminal: Open) -> None:
+    shop.say("pay 1")
+    for line, seen in (
+        (("chat", APP), "/help lists"),
+        (("inbox", "--watch", "--store", shop.store), "Enter opens"),
+        (("restart", "--store", shop.store), "Restart which?"),
+    ):
+        t = terminal(*line)
+        before = t.modes()
+        t.see(seen).until(lambda t=t, before=before: t.modes() != before)
+        t.process.send_signal(signal.SIGTERM)
+        assert t.end() == -signal.SIGTERM
+        assert t.modes() == before, line
+        assert b"Traceback" not in t.raw
+
+
+def test_sigterm_in_the_middle_of_a_turn_shows_the_cursor_again(shop: Shop, terminal: Open) -> None:
+    t = terminal("chat", APP, "--message", "hold")
+    t.see("hold()")
+    t.process.send_signal(signal.SIGTERM)
+    assert t.end() == -signal.SIGTERM
+    assert t.raw.rfind(b"\x1b[?25h") > t.raw.rfind(b"\x1b[?25l")
+
+
+def test_why_an_answer_does_not_fit_is_whole_on_a_narrow_terminal(shop: Shop, terminal: Open) -> None:
+    shop.say("pay 1")
+    t = terminal("chat", APP, "--session", shop.waiting()[0].session_id, size=(44, 40))
+    t.see("Later").type("m")
+    t.see("Metadata, as JSON:").type('{"broken' + ENTER)
+    t.see("is not JSON")
+    assert "starting at (line 1, column 2)" in " ".join(t.screen.split())
+
+
+def test_a_failed_turn_says_how_to_go_on(shop: Shop, terminal: Open) -> None:
+    t = terminal("chat", APP)
+    t.see("/help lists").type("break" + ENTER)
+    t.see("/retry tries again")

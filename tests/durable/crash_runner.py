@@ -198,9 +198,16 @@ async def run(agent: Any, scenario: str, effects: Path) -> tuple[str, int]:
     if scenario == "expire":
         # The sweep of a process that runs no turns; whoever opens the session goes on with what it settled.
         await transact(agent.store, partial(expire_due, now=time.time()))
-        session = await agent.connect(AgentInit(session_id=SESSION)).load()
+        session = await patiently(lambda: at_rest(agent))
     text, more = await finish(agent, scenario, effects, session)
     return text, unknown + more
+
+
+async def at_rest(agent: Any) -> AgentSession:
+    """The session, opened. Raises where somebody else was quicker to go on with it and still does."""
+    session: AgentSession = await agent.connect(AgentInit(session_id=SESSION)).load()
+    assert session.messages
+    return session
 
 
 async def recover(agent: Any, scenario: str, effects: Path) -> dict[str, Any]:

@@ -285,3 +285,13 @@ async def test_a_restart_of_a_tool_whose_schema_changed_is_refused_and_stays_ans
     answer = respond_to_interrupt("by hand", interrupt=messages[-1].content[0])
     response = await other.generate(messages=messages, resume_respond=answer, tools=[gate])
     assert response.text == "done elsewhere"
+
+
+async def test_a_paused_call_given_as_its_own_answer_is_refused_with_the_three_answers() -> None:
+    app = App(ONE, "done")
+    paused = await app.generate("go")
+    given: Any = paused.interrupts[0]
+    for name in ("resume_respond", "resume_restart"):
+        with pytest.raises(ResumeError, match=r"restart_tool\(\.\.\.\)"):
+            await app.generate(**{name: given})
+    assert (await app.generate(resume_restart=given.restart())).text == "done"

@@ -287,6 +287,22 @@ async def test_each_provider_prefix_names_its_extra(name: str, extra: str) -> No
     assert f"adjourn[{extra}]" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "name, told",
+    [
+        ("gogleai/gemini-flash", "adjourn[google]"),
+        ("gpt-4o", "define_model"),
+        ("nobody/x", "openai/, ollama/, anthropic/"),
+    ],
+    ids=["misspelt", "bare", "unheard of"],
+)
+async def test_an_unknown_prefix_is_told_the_nearest_or_what_there_is(name: str, told: str) -> None:
+    with pytest.raises(UnknownModel) as caught:
+        await Adjourn().generate("x", model=name)
+    assert name in str(caught.value)
+    assert told in str(caught.value)
+
+
 async def test_no_model_at_all_is_refused() -> None:
     with pytest.raises(UnknownModel):
         await Adjourn().generate("x")

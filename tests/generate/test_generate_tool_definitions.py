@@ -15,6 +15,7 @@ from adjourn import (
     DuplicateName,
     Interrupt,
     SignatureError,
+    ToolFailed,
     ToolRunContext,
     UnknownTool,
     tool,
@@ -419,6 +420,23 @@ async def test_without_tools_the_model_is_offered_none() -> None:
 
     await ai.generate("x")
     assert list(model.requests[0].tools) == []
+
+
+async def test_an_interrupt_that_is_returned_is_an_error_that_says_to_raise_it() -> None:
+    ran: list[int] = []
+
+    async def gate() -> Any:
+        ran.append(1)
+        return Interrupt("Really?")
+
+    with pytest.raises(ToolFailed, match="raise it"):
+        await run(tool(gate, retries=2), {})
+    assert ran == [1]
+
+
+def test_a_respond_only_tool_that_cannot_be_described_is_refused_by_its_own_name() -> None:
+    with pytest.raises(SignatureError, match="tool 'pick'"):
+        Adjourn().define_interrupt("pick", "Pick one.", input_schema=threading.Lock)
 
 
 # -- calling the function itself --------------------------------------------------------------------------------------

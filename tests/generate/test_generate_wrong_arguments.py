@@ -11,6 +11,7 @@ from adjourn import (
     Interrupt,
     InvalidRequest,
     Limits,
+    MemoryStore,
     Message,
     ModelError,
     ModelReply,
@@ -23,6 +24,7 @@ from adjourn import (
     ToolRunContext,
     Usage,
     respond_to_interrupt,
+    run_sync,
 )
 from adjourn.errors import AdjournError, DefinitionError
 from adjourn.history import by_turn
@@ -220,3 +222,29 @@ async def test_the_metadata_of_a_response_is_an_object() -> None:
         respond_to_interrupt("ok", paused.interrupts[0], metadata=5)  # pyright: ignore[reportArgumentType]
     done = await ai.generate(resume_respond=respond_to_interrupt("ok", paused.interrupts[0], metadata={"by": "ann"}))
     assert done.text == "paid"
+
+
+# -- what a session is opened with ------------------------------------------------------------------------------------
+
+
+def test_a_session_is_opened_with_an_agent_init_and_a_bare_id_is_told_so() -> None:
+    given: Any = "s_1"
+    with pytest.raises(DefinitionError, match="session_id="):
+        Adjourn(model=ScriptedModel([])).define_agent("a").connect(given)
+
+
+def test_a_store_that_is_still_a_class_is_refused_when_the_agent_is_defined() -> None:
+    given: Any = MemoryStore
+    ai = Adjourn(model=ScriptedModel([]))
+    with pytest.raises(DefinitionError, match=r"MemoryStore\("):
+        ai.define_agent("a", store=given)
+    with pytest.raises(DefinitionError, match=r"MemoryStore\("):
+        ai.define_custom_agent("b", lambda turn: "hi", store=given)
+    assert list(ai.agents) == []
+
+
+async def test_run_sync_inside_an_event_loop_says_to_await_and_leaves_no_coroutine_behind() -> None:
+    async def work() -> None: ...
+
+    with pytest.raises(DefinitionError, match="await"):
+        run_sync(work())

@@ -61,6 +61,31 @@ async def test_every_error_is_a_problem_that_says_what_to_do(
     assert reply.json()["advice"]
 
 
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        (b'{"message": hush}', "invalid character at byte 12"),
+        (b"{'message': 1}", "object keys must be strings at byte 1"),
+        (b'{"message": 1} hush', "trailing characters at byte 16"),
+        (b'{"message": "hush",}', "trailing comma in object at byte 19"),
+        (b'{"message": "hush', "it ends before it is complete, or has half of a surrogate pair"),
+        (b'{"message": "hush\xff"}', "a string in it is not UTF-8"),
+        (b"message=hush", "invalid character at byte 0"),
+    ],
+    ids=["no value", "quotes", "more behind it", "comma", "cut", "no UTF-8", "a form"],
+)
+@pytest.mark.parametrize("path", ["/api/agents/clerk/send", "/api/interrupts/bulk", "/api/session"])
+async def test_a_body_that_is_no_json_is_told_what_is_wrong_and_where_and_not_what_it_said(
+    people: People, path: str, body: bytes, said: str
+) -> None:
+    reply = await people["root"]("POST", path, headers={"content-type": "application/json"}, content=body)
+    assert code_of(reply) == (400, "malformed")
+    assert reply.json()["detail"] == f"The body is no valid JSON: {said}."
+    assert reply.json()["errors"] == [{"path": "(body)", "message": said}]
+    assert "application/json" in reply.json()["advice"]
+    assert "hush" not in reply.text
+
+
 @pytest.mark.parametrize("name", ["tool", "agent", "owner", "session", "text"])
 async def test_a_filter_that_no_store_could_hold_finds_nothing(people: People, name: str) -> None:
     await people["ann"].pause()

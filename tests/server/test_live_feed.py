@@ -105,6 +105,30 @@ async def test_a_client_of_a_feed_that_is_gone_is_told_so_and_goes_on(office: Of
         assert (await client.read(2))[1].told == ("opened", later)
 
 
+async def test_clients_are_told_to_look_anew_where_a_backup_is_restored_under_the_server() -> None:
+    store = MemoryStore()
+    office = Office(store, SYSTEM)
+    async with hub_of(office.ai) as hub:
+        before, after = Client(hub), Client(hub)
+        ids = [await office.pause() for _ in range(4)]
+        await before.read(4)
+        await after.read(4)
+        with store._lock:  # pyright: ignore[reportPrivateUsage]
+            del store.feed[2:]
+        ids = [await office.pause() for _ in range(3)]
+        await before.read(5)
+        await after.read(5)
+        late = await office.pause()
+        for client in (before, after):
+            while client.frames.events[-1].data.get("interruptId") != late:
+                await client.read(len(client.frames.events) + 1)
+            reset, *rest = client.frames.events[4:]
+            assert reset.kind == "reset"  # whoever reads the list now finds what came before this place
+            assert [e.told[1] for e in rest] == [*ids, late][-len(rest) :]
+        standing = Client(hub, before.frames.events[1].id)  # a place that the backup had too
+        assert [e.told[1] for e in await standing.read(4)] == [*ids, late]
+
+
 async def test_a_slow_client_loses_nothing(office: Office) -> None:
     async with hub_of(office.ai, events=2) as hub:
         slow, quick = Client(hub), Client(hub)

@@ -115,7 +115,8 @@ async def test_a_link_decides_once_under_the_name_it_was_made_for(people: People
     assert [(d["verb"], d["by"]) for d in history["items"]] == [("restart", "erin")]
     page = await guest.send(again)
     assert page.status == 410
-    assert "This link was used" in page.text
+    assert "This link is no longer good" in page.text
+    assert "'pay' was decided. Nothing was done." in page.text
 
 
 async def test_a_link_allows_only_its_verbs(people: People) -> None:

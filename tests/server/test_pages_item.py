@@ -190,7 +190,7 @@ async def test_errors_are_at_their_fields_and_nothing_typed_is_lost(desk: Desk) 
     typed = {"$.lines[0].sku": "cup", "$.lines[0].quantity": "many", "$.size": '"small"'}
     page = await desk.root.send(page.form("/respond"), "Send answer", fields=typed)
     assert page.status == 422
-    assert "2 things to mend. Nothing was sent; all you wrote is kept." in page.text
+    assert "2 things to correct. Nothing was sent; all you wrote is kept." in page.text
     form = page.form("/respond")
     assert (form.fields["$.lines[0].sku"], form.fields["$.lines[0].quantity"]) == (["cup"], ["many"])
     assert form.fields["$.note"][0].split() == ["keep", "this"]
@@ -212,7 +212,7 @@ async def test_the_json_editor_takes_over_and_gives_back(desk: Desk) -> None:
     assert json.loads(form.fields["_json"][0]) == {"accepted": True, "size": "large", "lines": []}
     page = await desk.root.send(form, "Send answer", _json='{"accepted": true, "size": "huge",\n "lines": ]')
     assert page.status == 422
-    assert "is not JSON" in page.text
+    assert "It is not JSON: " in page.text
     assert "line 2, column 11" in page.text
     assert page.form("/respond").fields["_json"] == ['{"accepted": true, "size": "huge",\n "lines": ]']
     page = await desk.root.send(

@@ -13,11 +13,13 @@ from adjourn import (
     SessionNotFound,
     SessionPaused,
     StaleInterrupt,
+    StoreUnavailable,
     UnknownInterrupt,
+    archive,
 )
 from adjourn.errors import AdjournError
 from adjourn.testing import call
-from sessions.session_kit import World, outputs_of, shown
+from sessions.session_kit import Mortal, World, desk, outputs_of, shown
 
 TWO = [call("pay", {"amount": 1}), call("pay", {"amount": 2})]
 
@@ -182,6 +184,54 @@ async def test_purge_deletes_what_is_old_and_neither_runs_nor_waits(world: World
     assert {s.id for s in await process.ai.sessions.list()} == {waiting.id, young.id}
     assert len((await process.ai.inbox.list()).items) == 2
     assert await process.ai.sessions.purge(older_than=500) == 0
+
+
+async def test_an_accepted_decision_that_nobody_took_up_yet_is_purged_by_nothing_and_deleted_by_force_only(
+    world: World,
+) -> None:
+    process = world.process(call("pay", {"amount": 5}))
+    session = process.connect()
+    await session.send("pay").output
+    await desk(world).inbox.restart(session.interrupts[0].id, by="ann", run=False)
+    world.clock.time += 1000
+    assert await desk(world).sessions.purge(older_than=500) == 0
+    with pytest.raises(SessionPaused, match=r"accepted.*force=True"):
+        await desk(world).sessions.delete(session.id)
+    (turn,) = await world.process("Paid.").ai.recover()
+    assert (await turn.output).text == "Paid."
+    assert world.done("paid") == [5]
+    world.clock.time += 1000
+    assert await desk(world).sessions.purge(older_than=500) == 1
+
+
+async def test_a_turn_that_a_dead_process_left_is_not_purged(world: World) -> None:
+    dying = world.process(call("look", {"key": "a"}), store=Mortal(world.place.open(), 1))
+    session = dying.connect()
+    with pytest.raises(StoreUnavailable):
+        await session.send("look").output
+    world.clock.time += 1000
+    assert await desk(world).sessions.purge(older_than=500) == 0
+    (turn,) = await world.process("Found.").ai.recover()
+    assert (await turn.output).interrupts or (await turn.output).text
+
+
+async def test_a_session_that_is_used_while_the_purge_looks_is_not_purged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = world.process("old", "new")
+    session = process.connect()
+    await session.send("hi").output
+    world.clock.time += 1000
+    transact: Any = archive.transact
+
+    async def later(store: Any, work: Any, **how: Any) -> Any:
+        if getattr(work, "func", None) is vars(archive)["_purge"]:
+            await session.send("hi again").output
+        return await transact(store, work, **how)
+
+    monkeypatch.setattr(archive, "transact", later)
+    assert await process.ai.sessions.purge(older_than=500) == 0
+    assert [s.id for s in await process.ai.sessions.list()] == [session.id]
 
 
 async def test_purge_forgets_what_is_old_in_the_feed(world: World) -> None:

@@ -276,3 +276,69 @@ async def test_an_unfinished_leg_of_a_detached_turn_shows_expired_when_its_heart
     assert view.status == "expired"
     held.gate.set()
     await turn.settled()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("dies_at", range(4))
+async def test_a_queued_message_is_sent_by_whoever_recovers_wherever_its_process_died(
+    world: World, dies_at: int, after: bool
+) -> None:
+    options: dict[str, Any] = {"on_message_while_paused": "queue"}
+    replies = scripted([call("pay", {"amount": 5}), "Paid.", "You are welcome."])
+    waiting = world.process(*replies, **options).connect()
+    await waiting.send("pay").output
+    waiting.send("thanks")  # it is durable when this returns
+    dying = world.process(*replies, store=Mortal(world.place.open(), dies_at, after), **options)
+    try:
+        accepted = await dying.ai.inbox.restart(waiting.interrupts[0].id)
+        assert accepted.turn is not None
+        await accepted.turn.output
+    except AdjournError:
+        pass
+    async with asyncio.timeout(30):
+        while (await world.process().ai.sessions.list())[0].queue:
+            world.pass_lease()
+            process = world.process(*replies, **options)
+            for turn in await process.ai.recover():
+                await turn.output
+            for row in (await process.ai.inbox.list()).items:  # it died before it was decided, or while the tool ran
+                unknown = row.reason == "outcome_unknown"
+                inbox = process.ai.inbox
+                await (inbox.respond(row.id, "paid", run=False) if unknown else inbox.restart(row.id, run=False))
+            await asyncio.sleep(0.002)
+        session = world.process(*replies, **options).connect(waiting.id)
+        world.pass_lease()
+        while (await session.load()).last_text != "You are welcome.":
+            await asyncio.sleep(0.002)
+            session = world.process(*replies, **options).connect(waiting.id)
+            world.pass_lease()
+    assert len(world.done("paid")) <= 1
+    assert [m.text for m in session.messages if m.role == "user"] == ["pay", "thanks"]
+    assert_sendable(session.messages)
+
+
+async def test_a_result_is_durable_and_a_pause_is_told_while_a_sibling_still_runs(world: World) -> None:
+    gate = asyncio.Event()
+
+    def define(process: Process) -> None:
+        @process.ai.tool()
+        async def linger() -> str:
+            await gate.wait()
+            return "at last"
+
+    calls = [call("linger"), call("look", {"key": "a"}), call("pay", {"amount": 1})]
+    session = world.process(calls, define=define).connect()
+    turn = session.send("go")
+    async with asyncio.timeout(30):
+        async for chunk in turn.stream:
+            if chunk.interrupt is not None:
+                break
+        found: set[str] = set()
+        while not {"toolReturned", "toolInterrupted"} <= found:
+            await asyncio.sleep(0.002)
+            sessions = world.process().ai.sessions
+            for snapshot in await sessions.snapshots(session.id):
+                found |= {str(type(e).__struct_config__.tag) for e in await sessions.events(snapshot.id)}
+        assert len((await world.process().ai.inbox.list()).items) == 1
+        gate.set()
+        assert (await turn.output).finish_reason == "interrupted"

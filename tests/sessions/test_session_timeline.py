@@ -6,9 +6,20 @@ from typing import Any
 
 import pytest
 
-from adjourn import AgentInit, Interrupt, InvalidRequest, LimitReached, Limits, ModelError, SessionNotFound, ToolFailed
+from adjourn import (
+    AgentInit,
+    Interrupt,
+    InvalidRequest,
+    LimitReached,
+    Limits,
+    ModelError,
+    SessionNotFound,
+    ToolFailed,
+    UnknownPosition,
+)
+from adjourn.records import Batch
 from adjourn.testing import call
-from adjourn.timeline import Entry, Recorded
+from adjourn.timeline import Entry, Recorded, recorded
 from sessions.session_kit import Mortal, Process, World, desk
 
 
@@ -232,7 +243,7 @@ async def journal(world: World, session_id: str) -> list[Recorded]:
     out: list[Recorded] = []
     for snapshot in await sessions.snapshots(session_id):
         for n, batch in enumerate(await batches(world, snapshot.id)):
-            out.append(Recorded(f"{snapshot.id}:{n}", snapshot.id, batch.at, batch.epoch, batch.events))
+            out.append(recorded(snapshot.id, n, batch))
     return out
 
 
@@ -260,10 +271,25 @@ async def test_a_journal_is_replayed_from_any_place_and_then_goes_on_live(world:
     assert whole[: len(before)] == before
     assert [await coming, *await take(watching, len(whole) - len(before) - 1)] == whole[len(before) :]
     await watching.aclose()
-    for n, recorded in enumerate(whole[:-1]):
-        again = sessions.watch(session.id, recorded.id)
+    assert len({r.id for r in whole}) == len(whole)
+    for n, commit in enumerate(whole[:-1]):
+        again = sessions.watch(session.id, commit.id)
         assert await take(again, len(whole) - n - 1) == whole[n + 1 :]
         await again.aclose()
+
+
+async def test_who_comes_back_to_a_journal_that_went_another_way_since_a_backup_was_restored_is_told(
+    world: World,
+) -> None:
+    process = world.process(call("pay", {"amount": 5}), "Paid.")
+    session = process.connect()
+    await session.send("go").output
+    *_, last = await journal(world, session.id)
+    other = Batch(last.at + 1, last.epoch, last.events)
+    number = len(await batches(world, last.snapshot_id)) - 1
+    for never in (recorded(last.snapshot_id, number, other), recorded(last.snapshot_id, number + 1, other)):
+        with pytest.raises(UnknownPosition, match="went another way"):
+            await anext(desk(world).sessions.watch(session.id, never.id))
 
 
 async def test_who_follows_a_session_sees_its_forks_too(world: World) -> None:
@@ -294,7 +320,7 @@ async def test_following_ends_when_the_session_is_deleted(world: World) -> None:
         await ending
 
 
-@pytest.mark.parametrize("place", ["", ":", "nonsense", "n_1:", ":3", "n_1:-1", "n_1:x", "n_1:²"])
+@pytest.mark.parametrize("place", ["", ":", "nonsense", "n_1:", ":3", "n_1:-1", "n_1:x", "n_1:²", "n_1:0"])
 async def test_a_place_that_is_none_is_refused(place: str) -> None:
     from adjourn import Adjourn, MemoryStore
     from adjourn.testing import ScriptedModel

@@ -92,7 +92,7 @@ def test_a_newer_format_is_refused_by_its_number(place: Place) -> None:
     place.open().close()
     with psycopg.connect(place.dsn, autocommit=True) as db:
         db.execute(f"UPDATE {place.name}.format SET version = 99".encode())
-    with pytest.raises(StoreFormatError, match=r"format 99.*up to 2.*pip install -U adjourn"):
+    with pytest.raises(StoreFormatError, match=r"format 99.*up to 3.*pip install -U adjourn"):
         place.open()
 
 

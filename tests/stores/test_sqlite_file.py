@@ -140,6 +140,31 @@ def test_a_file_that_was_deleted_while_open_stores_nothing_more(tmp_path: Path) 
     store.close()
 
 
+def test_a_file_is_the_same_one_by_a_relative_path_and_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = tmp_path / "a.db", tmp_path / "link.db"
+    link.symlink_to(path.name)
+    monkeypatch.chdir(tmp_path)
+    stores = [SQLiteStore(path), SQLiteStore("link.db"), SQLiteStore(f"../{tmp_path.name}/a.db")]
+    for n, store in enumerate(stores):
+        do(store, lambda tx, n=n: tx.put_session(session_sample(f"s{n}")))
+    for store in stores:
+        assert do(store, lambda tx: [tx.session(f"s{n}") is not None for n in range(3)], read=True) == [True] * 3
+        store.close()
+
+
+def test_a_file_with_two_names_of_its_own_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    make(path)
+    (tmp_path / "b.db").hardlink_to(path)
+    for name in ("a.db", "b.db"):
+        with pytest.raises(StoreUnavailable, match=r"2 names \(hard links\).*Remove the other names"):
+            SQLiteStore(tmp_path / name)
+    (tmp_path / "b.db").unlink()
+    make(path)
+
+
 WITHOUT_RIGHTS = """
 import os, sys
 from adjourn.errors import StoreUnavailable
@@ -174,6 +199,24 @@ def test_a_file_or_folder_without_the_rights_is_refused_at_opening(
     path.chmod(0o644)
     assert said in out
     make(path)
+
+
+def test_a_database_without_room_says_so_keeps_what_it_had_and_goes_on_when_there_is_some(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "a.db")
+
+    def bound(tx: Tx, pages: int) -> None:
+        vars(tx)["_db"].execute(f"PRAGMA max_page_count = {pages}")  # as a full disk has it
+
+    do(store, lambda tx: tx.put_decision(decision_sample("d1")))
+    do(store, lambda tx: bound(tx, 1))
+    with pytest.raises(
+        StoreUnavailable, match=r"no space left for .*a\.db: nothing of this change was kept.*Make room"
+    ):
+        do(store, lambda tx: [tx.put_decision(decision_sample(f"e{i}", reason="x" * 9000)) for i in range(9)])
+    do(store, lambda tx: bound(tx, 2**30))
+    do(store, lambda tx: tx.put_decision(decision_sample("d2")))
+    assert [d.id for d in do(store, lambda tx: tx.decisions(), read=True)] == ["d1", "d2"]
+    store.close()
 
 
 FULL = """

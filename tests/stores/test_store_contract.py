@@ -14,7 +14,7 @@ from adjourn import MemoryStore, Store
 from adjourn.promise import Promise
 from adjourn.store import Change, Decision, InterruptQuery, InterruptRecord, Snapshot, Tx
 from adjourn.stores.sqlite import SQLiteStore
-from adjourn.testing_store import OF_HISTORY, RULES, check_store
+from adjourn.testing_store import OF_HISTORY, RULES, check_store, knows_its_own_positions
 from adjourn.testing_store.samples import decision_sample, interrupt_sample, session_sample, snapshot_sample
 from stores.store_kit import Place
 
@@ -24,6 +24,10 @@ def test_every_store_obeys_the_rule(rule: Callable[[Store], None], place: Place)
     if rule in OF_HISTORY and not place.keeps_history:
         pytest.skip("this store keeps only the newest state")
     rule(place.fresh())
+
+
+def test_every_store_tells_its_own_positions_from_others(place: Place) -> None:
+    knows_its_own_positions(place.fresh)
 
 
 def test_lasting_stores_obey_all_rules_and_remember_after_opening_again(lasting: Place) -> None:
@@ -71,6 +75,14 @@ class _Broken:
     def _repeating_changes(self, after: str | None, limit: int) -> list[Change]:
         return self._tx.changes(None, limit)
 
+    def _sealless_changes(self, after: str | None, limit: int) -> list[Change]:
+        """By the number alone, as if every position were one of its own."""
+        found = self._tx.changes(None, 1000)
+        number = int(after.partition("-")[0]) if after and after != "nonsense" else 0
+        if after == "nonsense":
+            return self._tx.changes(after, limit)
+        return [c for c in found if int(c.position.partition("-")[0]) > number][:limit]
+
     def _short_count(self, query: Any) -> int:
         return len(self._tx.interrupts(query) if isinstance(query, InterruptQuery) else self._tx.sessions(query))
 
@@ -113,7 +125,7 @@ class _Broken:
 
 @pytest.mark.parametrize("broken", [
         "deaf", "unordered", "unsettled", "falsy", "greedy", "timeless", "barren", "skipping", "repeating", "short", "blind",
-        "exact", "unmarked", "hoarding",
+        "exact", "unmarked", "hoarding", "sealless",
     ],
 )  # fmt: skip
 def test_a_store_that_breaks_a_rule_is_told_which_in_a_sentence(broken: str) -> None:

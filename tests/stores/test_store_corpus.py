@@ -66,6 +66,8 @@ def _has_times(store: Store, number: int) -> None:
 
 def test_there_is_a_stored_file_of_every_format() -> None:
     assert list(range(1, len(migrations("sqlite")) + 1)) == FORMATS
+    folders = {f"postgres_{n}" for n in range(1, len(migrations("postgres")) + 1)}
+    assert {p.name for p in CORPUS.glob("postgres_*")} == folders
 
 
 @pytest.mark.parametrize("number", FORMATS)

@@ -268,7 +268,7 @@ class _Counting:
             "Scan" in plan["Node Type"] and "Relation Name" in plan
         ):  # not the server's own list of locks, which others fill
             self.filtered += plan.get("Rows Removed by Filter", 0)
-        if plan["Node Type"] == "Seq Scan":
+        if plan["Node Type"] == "Seq Scan" and plan["Relation Name"] != "format":  # it has one row
             self.scans.append(plan["Relation Name"])
         for inner in plan.get("Plans", ()):
             self._add(inner)

@@ -1,6 +1,7 @@
 """The feed: what the rules put into it, and that whoever follows it misses nothing, also where transactions overtake."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from adjourn import MemoryStore, Store
-from adjourn.errors import AlreadyResolved, StaleInterrupt
+from adjourn.errors import AlreadyResolved, StaleInterrupt, UnknownPosition
 from adjourn.events import Declined, Responded, Restarted, ToolRaised, ToolStarted, TurnEnded
 from adjourn.ledger import decide, decision_of, expire_due
 from adjourn.parts import ErrorInfo
@@ -270,25 +271,122 @@ def test_a_long_transaction_of_somebody_else_on_the_same_server_holds_nothing_up
         assert [c.interrupt_id for c in feed(store, seen.position)] == ["next"]
 
 
-@pytest.mark.postgres
-def test_the_feed_of_a_restored_database_goes_on_although_the_new_server_counts_from_below(postgres: Place) -> None:
+def renumber(postgres: Place, change: str) -> None:
+    """The feed as another server's numbers would have it."""
     import psycopg
 
+    with psycopg.connect(postgres.dsn, autocommit=True) as db:
+        number = f"(({change}) + xid::text::bigint)::text::xid8"
+        db.execute(f"UPDATE {postgres.name}.changes SET xid = {number}".encode())
+
+
+@pytest.mark.postgres
+def test_the_feed_of_a_database_that_was_restored_on_a_server_which_counts_from_below_goes_on_behind_what_it_has(
+    postgres: Place,
+) -> None:
     store = postgres.open()
     for n in range(3):
         do(store, lambda tx, n=n: tx.add_change(change_sample(f"old{n}")))
     store.close()
-    with psycopg.connect(postgres.dsn, autocommit=True) as db:
-        db.execute(f"UPDATE {postgres.name}.changes SET xid = (xid::text::bigint + 1000000000)::text::xid8".encode())
-        query = f"SELECT xid::text || '.' || n FROM {postgres.name}.changes ORDER BY n".encode()
-        stood = [row[0] for row in db.execute(query)]
+    renumber(postgres, "1000000000")
     again = postgres.open()
+    stood = [c.position for c in feed(again)]  # as the old server gave them
     do(again, lambda tx: tx.add_change(change_sample("new")))
     ids = ["old0", "old1", "old2", "new"]
     assert [c.interrupt_id for c in feed(again)] == ids
-    # Where somebody stood on the old server cannot be told any more: rather twice than never.
-    assert [c.interrupt_id for c in feed(again, stood[1])] == ids
-    assert [c.interrupt_id for c in feed(again, feed(again)[2].position)] == ["new"]
+    for n, position in enumerate(stood):
+        assert [c.interrupt_id for c in feed(again, position)] == ids[n + 1 :]
+    again.close()
+    renumber(postgres, "1000000000")  # once more, on another one
+    third = postgres.open()
+    do(third, lambda tx: tx.add_change(change_sample("newer")))
+    assert [c.interrupt_id for c in feed(third)] == [*ids, "newer"]
+
+
+@pytest.mark.postgres
+def test_the_feed_keeps_its_order_where_only_some_of_its_numbers_are_above_the_new_servers(postgres: Place) -> None:
+    store = postgres.open()
+    for n in range(4):
+        do(store, lambda tx, n=n: tx.add_change(change_sample(f"old{n}")))
+    store.close()
+    renumber(postgres, "CASE WHEN n > 2 THEN 1000000000 ELSE 0 END")
+    again = postgres.open()
+    second = feed(again)[1].position
+    assert [c.interrupt_id for c in feed(again, second)] == ["old2", "old3"]
+    do(again, lambda tx: tx.add_change(change_sample("new")))
+    assert [c.interrupt_id for c in feed(again, second)] == ["old2", "old3", "new"]
+
+
+@pytest.mark.postgres
+def test_a_store_that_is_open_while_its_database_is_restored_goes_on_behind_what_it_has(postgres: Place) -> None:
+    import psycopg
+
+    store = postgres.open()
+    do(store, lambda tx: tx.add_change(change_sample("old")))
+    renumber(postgres, "1000000000")
+    with psycopg.connect(postgres.dsn, autocommit=True) as db:  # a restore ends all connections
+        query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'adjourn'"
+        assert db.execute(query).rowcount > 0
+    do(store, lambda tx: tx.add_change(change_sample("new")))
+    assert [c.interrupt_id for c in feed(store)] == ["old", "new"]
+
+
+# -- a follower that was away while a backup was restored
+
+
+def rewound(lasting: Place, tmp_path: Path) -> tuple[Store, list[Change]]:
+    """A store whose backup, of two entries, was restored after it had four; and those four."""
+    store = lasting.open()
+    for n in range(2):
+        do(store, lambda tx, n=n: tx.add_change(change_sample(f"old{n}")))
+    if lasting.kind == "sqlite":
+        store.close()
+        shutil.copy(lasting.path, tmp_path / "backup")
+        store = lasting.open()
+    for n in range(2, 4):
+        do(store, lambda tx, n=n: tx.add_change(change_sample(f"lost{n}")))
+    four = feed(store)
+    store.close()
+    if lasting.kind == "sqlite":
+        shutil.copy(tmp_path / "backup", lasting.path)
+    else:
+        import psycopg
+
+        with psycopg.connect(lasting.dsn, autocommit=True) as db:  # as a backup of the server's files would have it
+            db.execute(f"DELETE FROM {lasting.name}.changes WHERE n > 2".encode())
+    return lasting.open(), four
+
+
+def test_who_comes_back_after_a_backup_was_restored_is_told_and_misses_nothing_silently(
+    lasting: Place, tmp_path: Path
+) -> None:
+    store, four = rewound(lasting, tmp_path)
+    assert feed(store) == four[:2]
+    for added in range(4):  # also when the feed is as long as it was, and longer
+        assert [c.interrupt_id for c in feed(store, four[1].position)] == [f"new{n}" for n in range(added)]
+        for lost in four[2:]:
+            with pytest.raises(UnknownPosition, match=r"backup was restored.*latest position"):
+                feed(store, lost.position)
+        do(store, lambda tx, added=added: tx.add_change(change_sample(f"new{added}")))
+
+
+@pytest.mark.postgres
+def test_the_same_numbers_given_anew_are_another_position(postgres: Place) -> None:
+    import psycopg
+
+    store, four = rewound(postgres, Path())
+    do(store, lambda tx: tx.add_change(change_sample("new2")))
+    number, row = four[2].position.partition("-")[0].split(".")
+    with psycopg.connect(postgres.dsn, autocommit=True) as db:
+        table = f"{postgres.name}.changes"
+        copied = "kind, interrupt_id, session_id, at, decision_id"
+        db.execute(
+            f"INSERT INTO {table} (xid, n, {copied}) OVERRIDING SYSTEM VALUE "
+            f"SELECT '{number}', {row}, {copied} FROM {table} WHERE interrupt_id = 'new2'".encode()
+        )
+    assert [c.interrupt_id for c in feed(store)] == ["old0", "old1", "new2", "new2"]
+    with pytest.raises(UnknownPosition):
+        feed(store, four[2].position)
 
 
 RESTARTED = """

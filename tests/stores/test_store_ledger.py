@@ -31,6 +31,22 @@ from adjourn.store import InterruptQuery, SessionQuery
 from stores.store_kit import Driver, Place, do
 
 
+def test_a_driver_whose_session_was_deleted_and_begun_anew_under_its_id_is_refused(store: Store) -> None:
+    late = Driver(store, "ticket-42")
+    (call,) = late.ask()
+    do(store, lambda tx: tx.drop_session("ticket-42"))
+    new = Driver(store, "ticket-42")
+    new.ask()
+    with pytest.raises(SessionConflict, match="took over"):
+        late.commit(ToolReturned(call, "late"))
+    with pytest.raises(SessionConflict, match="took over"):
+        do(store, lambda tx: renew(tx, late.leg, 1001.0, 15.0))
+    session = do(store, lambda tx: tx.session("ticket-42"), read=True)
+    assert session is not None
+    assert session.head == new.leg.snapshot_id
+    assert [s.id for s in do(store, lambda tx: tx.snapshots("ticket-42"), read=True)] == [new.leg.snapshot_id]
+
+
 def test_a_turn_is_stored_leg_by_leg_and_read_back_whole(store: Store) -> None:
     driver = Driver(store)
     (pause,) = driver.pause()

@@ -5,9 +5,10 @@
 # pyright: reportUnknownLambdaType=false, reportUnnecessaryTypeIgnoreComment=false, reportUnknownMemberType=false
 
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict
 
 import pytest
 from pydantic import BaseModel
@@ -19,6 +20,29 @@ from unit.schema_kit import Line, NotDescribable, Size, called, misfit, shape
 
 if TYPE_CHECKING:
     from nowhere import Nowhere  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+
+class Address(TypedDict):
+    street: str
+
+
+@dataclass
+class Parcel:
+    to: "list[Address]"
+
+
+class Opaque:
+    lost: "Nowhere"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        return {"type": "any"}
+
+
+@dataclass
+class Chain:
+    before: "Chain | None"
+    at: Address
 
 
 # -- the context parameter -------------------------------------------------------------------------------------------
@@ -201,3 +225,30 @@ def test_a_type_that_cannot_be_described_is_refused() -> None:
     for kind in (NotDescribable, Callable[[int], int]):
         with pytest.raises(SignatureError):
             TypeShape(kind)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic takes typing.TypedDict from Python 3.12 on")
+@pytest.mark.parametrize(
+    "hint",
+    [Address, list[Address], Address | None, Parcel, Annotated[Parcel, "doc"], Chain, tuple[Opaque, Address]],
+    ids=["itself", "in a list", "or None", "in a dataclass", "annotated", "behind a circle", "beside the unreadable"],
+)
+def test_a_typed_dict_of_typing_is_named_with_what_to_import_instead(hint: Any) -> None:
+    def fn(where, count: int = 1):  # type: ignore[no-untyped-def]
+        return where, count
+
+    fn.__annotations__["where"] = hint
+    for refused in (lambda: shape(fn), lambda: TypeShape(hint)):
+        with pytest.raises(SignatureError) as e:
+            refused()
+        assert "Address is a TypedDict of typing" in str(e.value)
+        assert "from typing_extensions import TypedDict" in str(e.value)
+        assert "<class" not in str(e.value)
+
+
+def test_a_context_without_annotation_is_refused_since_no_model_could_supply_it() -> None:
+    def fn(to: str, ctx):  # type: ignore[no-untyped-def]
+        return to, ctx
+
+    with pytest.raises(SignatureError, match="ctx: ToolRunContext"):
+        shape(fn)

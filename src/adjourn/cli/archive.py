@@ -3,8 +3,8 @@
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -15,11 +15,14 @@ from adjourn.cli.commands import Group, Shell, misused
 from adjourn.cli.failures import Left
 from adjourn.cli.finding import every, find_session
 from adjourn.cli.picks import confirm
+from adjourn.cli.place import Place
 from adjourn.cli.screen import harmless, safe
+from adjourn.cli.typed import lines_of_standard_input
 from adjourn.cli.words import many, short, span
 from adjourn.errors import SessionPaused
 from adjourn.lease import transact
 from adjourn.ledger import INNER
+from adjourn.parts import new_id
 from adjourn.records import InterruptQuery, SessionQuery, SessionRecord
 from adjourn.store import Store, Tx
 
@@ -46,7 +49,7 @@ async def export(
     ai = shell.place.open()
     chosen = [(await find_session(ai, typed)).id for typed in ids or ()]
     count = 0
-    with _writing(output) as file:
+    with _writing(output, shell.place) as file:
         async for line in ai.sessions.export(chosen or None):
             file.write((harmless(line.decode()) if output is None else line.decode()).encode() + b"\n")
             count += 1
@@ -56,13 +59,26 @@ async def export(
         shell.screen.say(f"Wrote {many(count, 'session')} to {safe(output)}.")
 
 
-def _writing(output: Path | None) -> Any:
+@contextmanager
+def _writing(output: Path | None, place: Place) -> Generator[IO[bytes]]:
+    """Where it goes. A file appears under its name when it is whole, so that a failed export never takes a good one's place."""
     if output is None:
-        return nullcontext(sys.stdout.buffer)
+        yield sys.stdout.buffer
+        return
+    if place.is_store(output):
+        raise misused(f"{output} is the store itself; it was left as it is. Give another file")
+    whole = output.is_file() or not output.exists()  # else a pipe or a device, which is written to as it is
+    target = output.with_name(f"{output.name}.{new_id('part-')}") if whole else output
     try:
-        return output.open("wb")
+        with target.open("wb") as file:
+            yield file
+        if whole:
+            target.replace(output)
     except OSError as e:
         raise misused(f"{output} cannot be written: {e.strerror}") from None
+    finally:
+        if whole:
+            target.unlink(missing_ok=True)
 
 
 async def import_(
@@ -82,8 +98,7 @@ async def import_(
 
 def _reading(file: str) -> Any:
     if file == "-":
-        lines: IO[bytes] = sys.stdin.buffer
-        return nullcontext(lines)
+        return nullcontext(lines_of_standard_input())
     try:
         return Path(file).open("rb")
     except OSError as e:

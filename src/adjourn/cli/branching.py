@@ -54,7 +54,7 @@ async def abort(
     reason: Annotated[str, typer.Option(help="Why; kept in the session.")] = "",
     by: Annotated[
         str | None,
-        typer.Option(help="Who does it. [env var: ADJOURN_USER; else the login name]", show_default=False),
+        typer.Option(help="Who does it; else ADJOURN_USER, else the login name.", show_default=False),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:

@@ -13,7 +13,7 @@ from adjourn.cli.chat_commands import COMMANDS, Asked, parse
 from adjourn.cli.chat_input import Reader, reader_for
 from adjourn.cli.chat_pauses import answer_here, decide_here
 from adjourn.cli.commands import Group, Shell
-from adjourn.cli.failures import INTERRUPTED, OK, Left, Misuse
+from adjourn.cli.failures import INTERRUPTED, OK, TURN_FAILED, Left, Misuse
 from adjourn.cli.finding import find_session
 from adjourn.cli.picking import pick_session
 from adjourn.cli.picks import Option, pick
@@ -201,6 +201,8 @@ class Chat:
         outcome = await self.view.follow(turn)
         self._later = False
         self.code = exit_code(outcome)
+        if self.code == TURN_FAILED and self.screen.interactive:
+            self.screen.note("/retry tries again from here; what had finished is kept.")
 
     async def _decide(self) -> None:
         turn = await decide_here(self.screen, self.session)

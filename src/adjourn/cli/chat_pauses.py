@@ -10,7 +10,7 @@ from adjourn.cli.facts import pause_facts
 from adjourn.cli.failures import NOT_FOUND, Left, Misuse
 from adjourn.cli.picks import Option, ask, pick
 from adjourn.cli.screen import Screen, safe
-from adjourn.cli.shown import WHY, show_value
+from adjourn.cli.shown import WHY, show_payload, show_value
 from adjourn.cli.words import short
 from adjourn.display import one_line, show_json, summary
 from adjourn.errors import NothingPaused
@@ -32,8 +32,7 @@ def show_pause(screen: Screen, interrupt: AgentInterrupt) -> None:
     if interrupt.path:
         screen.say("through " + " > ".join(safe(p, 40) for p in interrupt.path), style="dim")
     show_value(screen, "Input", interrupt.input)
-    if interrupt.payload is not None:
-        show_value(screen, "It says", interrupt.payload)
+    show_payload(screen, interrupt.name, interrupt.input, interrupt.payload)
     screen.say()
 
 

@@ -5,11 +5,13 @@ A parameter annotated with a dataclass is spread into one option a field, so a c
 
 import asyncio
 import dataclasses
+import errno
 import inspect
 import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -17,6 +19,7 @@ import typer
 from adjourn.cli.failures import BROKEN_PIPE, BUG, Left, Misuse, code_of, facts_of, is_ours
 from adjourn.cli.place import Place
 from adjourn.cli.screen import Screen, indented, json_line, quiet_pipes, safe
+from adjourn.cli.signals import Ending
 from adjourn.errors import AlreadyResolved
 
 T = TypeVar("T")
@@ -30,7 +33,7 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="PLACE",
-        help="Where the sessions are: a file, sqlite:///file, or postgresql://… [env var: ADJOURN_STORE]",
+        help="Where the sessions are: a file, sqlite:///file, or postgresql://…; else ADJOURN_STORE.",
         show_default=False,
     ),
 ]
@@ -39,7 +42,7 @@ AppOption = Annotated[
     typer.Option(
         "--app",
         metavar="APP",
-        help="module:attribute of the application, whose stores are used and which goes on here. [env var: ADJOURN_APP]",
+        help="module:attribute of the application, whose stores are used and which goes on here; else ADJOURN_APP.",
         show_default=False,
     ),
 ]
@@ -58,6 +61,7 @@ class Shell:
         return self.screen.json
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PLACES: Mapping[str, Mapping[str, Any]] = {"store": {"store": StoreOption, "app": AppOption}, "app": {}, "none": {}}
 
 
@@ -67,20 +71,22 @@ class Group:
     def __init__(self, app: typer.Typer) -> None:
         self.app = app
 
-    def command(self, name: str, *, about: str = "store", panel: str | None = None) -> Callable[[Body], Body]:
+    def command(
+        self, name: str, *, about: str = "store", panel: str | None = None, drains: bool = False
+    ) -> Callable[[Body], Body]:
         """Makes the coroutine below it a command; its first parameter is the Shell.
 
-        `about` is "store" for commands that take --store and --app.
+        `about` is "store" for commands that take --store and --app. `drains` is for those that hear SIGTERM themselves.
         """
 
         def make(body: Body) -> Body:
-            self.app.command(name, rich_help_panel=panel)(_as_function(body, name, _PLACES[about]))
+            self.app.command(name, rich_help_panel=panel)(_as_function(body, name, _PLACES[about], drains))
             return body
 
         return make
 
 
-def _as_function(body: Body, name: str, place: Mapping[str, Any]) -> Callable[..., None]:
+def _as_function(body: Body, name: str, place: Mapping[str, Any], drains: bool) -> Callable[..., None]:
     hints = get_type_hints(body, include_extras=True)
     given = list(inspect.signature(body).parameters.values())[1:]
     spread = {p.name: hints[p.name] for p in given if dataclasses.is_dataclass(hints[p.name])}
@@ -103,7 +109,10 @@ def _as_function(body: Body, name: str, place: Mapping[str, Any]) -> Callable[..
         )
         for key, kind in spread.items():
             values[key] = kind(**{f.name: values.pop(f.name) for f in dataclasses.fields(kind)})
-        code = guarded(shell, lambda: asyncio.run(_whole(shell, body(shell, **values))))
+        ending = Ending()
+        heard = nullcontext if drains or not shell.screen.is_terminal else ending.heard
+        code = guarded(shell, lambda: asyncio.run(_whole(shell, body(shell, **values), heard)))
+        ending.die()
         raise typer.Exit(code)
 
     run.__name__ = name
@@ -122,11 +131,14 @@ def _fields(kind: Any) -> list[inspect.Parameter]:
     return [_parameter(f.name, hints[f.name], f.default) for f in dataclasses.fields(kind)]
 
 
-async def _whole(shell: Shell, work: Coroutine[Any, Any, int | None]) -> int | None:
-    try:
-        return await work
-    finally:
-        await shell.place.close()
+async def _whole(
+    shell: Shell, work: Coroutine[Any, Any, int | None], heard: Callable[[], AbstractContextManager[None]]
+) -> int | None:
+    with heard():
+        try:
+            return await work
+        finally:
+            await shell.place.close()
 
 
 def guarded(shell: Shell, work: Callable[[], int | None]) -> int:
@@ -142,9 +154,18 @@ def guarded(shell: Shell, work: Callable[[], int | None]) -> int:
         return _stopped(shell, KeyboardInterrupt())
     except Left as e:
         return _stopped(shell, e)
+    except OSError as e:
+        if e.errno not in _FULL:
+            return _explained(shell, e)
+        full = Misuse(f"the output could not be written: {e.strerror}", kind="output", code=BUG)
+        return _explained(shell, full)
     except Exception as e:  # noqa: BLE001 - the outermost handler: it is told to the user
-        explain(shell, e)
-        return code_of(e)
+        return _explained(shell, e)
+
+
+def _explained(shell: Shell, error: BaseException) -> int:
+    explain(shell, error)
+    return code_of(error)
 
 
 def _stopped(shell: Shell, why: BaseException) -> int:
@@ -173,8 +194,10 @@ def explain(shell: Shell, error: BaseException) -> None:
                 f"The accepted decision is {error.decision.verb}, by {safe(error.decision.by or 'somebody unnamed', 80)}."
             )
         for problem in getattr(error, "problems", ()):
+            if str(problem["message"]) in text:
+                continue  # the error has said it already
             screen.note(f"  {safe(problem['path'])}: {safe(problem['message'], 400)}")
-        if code_of(error) == BUG and not shell.debug:
+        if code_of(error) == BUG and not is_ours(error) and not shell.debug:
             screen.note("This is not a mistake of yours. The same with --debug shows where it happened.")
     except BrokenPipeError:
         quiet_pipes()

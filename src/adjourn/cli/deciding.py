@@ -3,10 +3,8 @@
 import getpass
 import os
 import socket
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,11 +20,11 @@ from adjourn.cli.picking import pick_interrupt
 from adjourn.cli.picks import Option, ask, confirm, pick
 from adjourn.cli.screen import safe
 from adjourn.cli.shown import show_interrupt
+from adjourn.cli.typed import given_json, given_text
 from adjourn.cli.view import TurnView, exit_code
 from adjourn.cli.words import short
 from adjourn.display import show_json
 from adjourn.errors import AdjournError, AlreadyResolved, StaleInterrupt
-from adjourn.forms import read_json
 from adjourn.inbox import Accepted
 from adjourn.parts import canonical
 from adjourn.records import InterruptRecord
@@ -39,7 +37,7 @@ class Manner:
     by: Annotated[
         str | None,
         typer.Option(
-            help="Who decides; kept in the audit. [env var: ADJOURN_USER; else the login name]", show_default=False
+            help="Who decides; kept in the audit. Else ADJOURN_USER, else the login name.", show_default=False
         ),
     ] = None
     key: Annotated[
@@ -265,26 +263,3 @@ def _who_goes_on(shell: Shell, ai: Adjourn, row: InterruptRecord) -> str:
     if row.agent not in ai.agents:
         return f"It is recorded. The agent {safe(row.agent, 60)!r} is not defined in this application, so nothing runs here."
     return "It is recorded, and the process that drives this session goes on with it."
-
-
-# -- what was typed --------------------------------------------------------------------------------------------------
-
-
-def given_text(typed: str) -> str:
-    """A text, from the command line, `@file` or `-`."""
-    if typed == "-":
-        return sys.stdin.read()
-    if typed.startswith("@"):
-        try:
-            return Path(typed[1:]).expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as e:
-            raise misused(f"{typed[1:]} cannot be read: {e}") from None
-    return typed
-
-
-def given_json(typed: str, what: str, hint: str = "") -> Any:
-    """JSON, from the command line, `@file` or `-`. Raises Misuse."""
-    try:
-        return read_json(given_text(typed))
-    except ValueError as e:
-        raise misused(f"{what} {e}{hint}") from None

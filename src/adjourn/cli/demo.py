@@ -1,5 +1,6 @@
 """`adjourn demo`: a pause and both answers to it, without a key or a network."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -119,14 +120,15 @@ class Demo:
         screen.give({"turns": self._steps, "store": str(keep) if keep is not None else None})
         screen.say()
         screen.say("That was it.", style="bold")
-        lines = [("Talk with it", "adjourn chat adjourn.cli.demo_app:make")]
+        app = "adjourn.cli.demo_app:make"
+        lines = [("Talk with it", f"adjourn chat {app}")]
         if keep is None:
             lines.append(("Keep it", "adjourn demo --keep demo.db"))
         else:
-            place = safe(keep)
+            place = shlex.quote(safe(keep))
             lines += [
                 ("What waits", f"adjourn inbox --store {place}"),
-                ("Decide it", f"adjourn restart --store {place}"),
+                ("Decide it", f"ADJOURN_DEMO_STORE={place} adjourn restart --app {app}"),
             ]
         lines.append(
             ("The big demo", "make demo   (in a checkout of the repository: a real language model, on this machine)")

@@ -1,9 +1,10 @@
 """The application of `adjourn demo`: a support agent on a scripted model, which needs no key and no network.
 
-`adjourn chat adjourn.cli.demo_app:make` talks with it.
+`adjourn chat adjourn.cli.demo_app:make` talks with it. With ADJOURN_DEMO_STORE its sessions are in that file.
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -28,7 +29,10 @@ class Slot(BaseModel):
 
 
 def make(store: Store | None = None, pace: float = 0.03) -> Adjourn:
-    """The application, with its sessions in `store`; in memory without one. `pace` is in seconds a word."""
+    """The application, with its sessions in `store`, else where ADJOURN_DEMO_STORE says, else in memory. `pace` is in seconds
+    a word.
+    """
+    store = store or _named()
     ai = Adjourn(model="script")
 
     @ai.model("script")
@@ -56,10 +60,17 @@ def make(store: Store | None = None, pace: float = 0.03) -> Adjourn:
             {"question": f"When does the courier come for order {order}?"}, response=Slot, allow=("respond",)
         )
 
-    ai.define_agent(
-        "support", system="You look after orders.", tools=[refund, book_courier], store=store or MemoryStore()
-    )
+    ai.define_agent("support", system="You look after orders.", tools=[refund, book_courier], store=store)
     return ai
+
+
+def _named() -> Store:
+    place = os.environ.get("ADJOURN_DEMO_STORE")
+    if not place:
+        return MemoryStore()
+    from adjourn.cli.place import open_store
+
+    return open_store(place)
 
 
 def _reply(request: ModelRequest) -> Any:

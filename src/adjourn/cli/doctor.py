@@ -11,7 +11,7 @@ from adjourn.cli.checks import Examination, Finding, brief, check_file, examine_
 from adjourn.cli.commands import Group, Shell
 from adjourn.cli.failures import PROBLEMS, Left
 from adjourn.cli.picks import confirm
-from adjourn.cli.place import sqlite_path
+from adjourn.cli.place import Place, sqlite_path
 from adjourn.cli.screen import safe
 from adjourn.cli.words import many
 from adjourn.errors import StoreError
@@ -28,13 +28,18 @@ async def doctor(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Repair what is safe to repair, without asking.")] = False,
 ) -> int:
     """Look for what is wrong with a store and an application; repair what is safe to, after asking."""
-    findings = await _look(shell)
-    if not shell.json:
+    findings: list[Finding] = []
+    opened = _open(shell.place)
+    if isinstance(opened, Finding):
+        findings.append(opened)
         _show(shell, findings)
-    fixable = [f for f in findings if f.repair is not None]
-    for finding in fixable:
-        if await _may(shell, finding, yes):
-            await _repair(shell, finding)
+    else:
+        fresh = await _look(shell.place, opened)
+        while fresh:  # a repair may bring to light what lay below it: a lease that ends leaves a turn in the middle
+            findings += fresh
+            _show(shell, fresh)
+            repaired = [await _repair(shell, f) for f in fresh if f.repair is not None and await _may(shell, f, yes)]
+            fresh = _new(await _look(shell.place, opened), findings) if repaired else []
     left = [f for f in findings if f.level == "problem" and not f.repaired]
     shell.screen.give({"ok": not left, "findings": [finding_facts(f) for f in findings]})
     _sum_up(shell, findings, left, yes)
@@ -54,12 +59,20 @@ def finding_facts(finding: Finding) -> dict[str, Any]:
     }
 
 
-async def _look(shell: Shell) -> list[Finding]:
-    place = shell.place
+def _open(place: Place) -> Adjourn | Finding:
     try:
-        ai = place.open()
+        return place.open()
     except StoreError as e:
-        return [Finding("store.open", "problem", str(e))]
+        return Finding("store.open", "problem", str(e))
+
+
+def _new(found: Sequence[Finding], before: Sequence[Finding]) -> list[Finding]:
+    """What is wrong now and was not before. What is left of something that was told is not told again."""
+    known = {(f.check, i) for f in before for i in f.ids}
+    return [f for f in found if f.level != "ok" and f.ids and not all((f.check, i) in known for i in f.ids)]
+
+
+async def _look(place: Place, ai: Adjourn) -> list[Finding]:
     out: list[Finding] = []
     if place.app is None and place.store is not None and not place.store.startswith("postgres"):
         out.append(check_file(sqlite_path(place.store)))

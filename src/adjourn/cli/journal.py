@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from msgspec import to_builtins
+from rich.cells import cell_len
 from rich.text import Text
 
 from adjourn.app import Adjourn
@@ -128,18 +129,48 @@ def _print(screen: Screen, entries: Sequence[Entry], before: float | None) -> No
 
 
 def _line(screen: Screen, entry: Entry) -> None:
-    mark, style = _MARKS.get(entry.kind, ("·", ""))
-    line = Text(f"{clock(entry.at)} ", "dim") + Text(f"{mark} ", style) + Text(safe(entry.title, 400))
+    mark, style = _mark(entry)
+    line = Text(f"{clock(entry.at)} ", "dim") + Text(f"{mark} ", style)
+    title = safe(entry.title, 400)
     tail = took(entry.took) if entry.took is not None else ""
     tokens = _tokens(entry)
     if tokens and not screen.narrow:
         tail = f"{tokens:,} tok" + (f", {tail}" if tail else "")
     who: Any = entry.facts.get("by") if entry.kind == "decision" else None
     if who:
-        line += Text(f" by {safe(str(who), 60)}")
+        title += f" by {safe(str(who), 60)}"
     if not screen.narrow:  # there it goes on in the next line: what is cut off would be the point of it
-        line.truncate(max(screen.width - (len(tail) + 2 if tail else 0), 16), overflow="ellipsis")
+        title = _fitted(
+            title,
+            max(screen.width - len(line) - (len(tail) + 2 if tail else 0), 16),
+            "call" in entry.facts or "verb" in entry.facts,
+        )
+    line += Text(title)
     screen.say(line, Text(f"  {tail}" if tail else "", "dim"))
+
+
+def _mark(entry: Entry) -> tuple[str, str]:
+    if entry.kind == "tool" and "error" in entry.facts:
+        return "✗", "red"
+    if entry.kind == "tool" and entry.facts.get("unfinished"):
+        return "·", "yellow"
+    return _MARKS.get(entry.kind, ("·", ""))
+
+
+def _fitted(title: str, room: int, about_call: bool) -> str:
+    """The title in so many columns. Of a call, the input is cut, and not what became of it."""
+    if cell_len(title) <= room:
+        return title
+    call, closed, what = title.rpartition(") ")
+    if about_call and closed and room - cell_len(what) > 12:
+        return f"{_cut(call, room - cell_len(what) - 3)}…) {what}"
+    return f"{_cut(title, room - 1)}…"
+
+
+def _cut(text: str, room: int) -> str:
+    short = Text(text)
+    short.truncate(room)
+    return short.plain.rstrip()
 
 
 def _tokens(entry: Entry) -> int:

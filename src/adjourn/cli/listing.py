@@ -115,9 +115,7 @@ def list_interrupts(shell: Shell, rows: Sequence[InterruptRecord], now: float, *
         ]
         for row in rows
     ]
-    # A column that says nothing takes no room from what does.
-    shown = [i for i in range(len(columns)) if whole or any(len(cell[i]) for cell in cells)]
-    screen.table([columns[i] for i in shown], [[cell[i] for i in shown] for cell in cells])
+    screen.table(*_columns(columns, cells, whole))
 
 
 def _state(row: InterruptRecord, now: float) -> str:
@@ -201,7 +199,7 @@ def _list_sessions(shell: Shell, rows: list[tuple[SessionRecord, int]]) -> None:
     if not rows:
         screen.note("There are no sessions.")
         return
-    if screen.narrow:
+    if screen.is_terminal and screen.width < 76:  # a table would cut off the ids
         for row, waiting in rows:
             screen.say(Text(safe(short(row.id), 40), "cyan"), f" {safe(row.agent, 30)}")
             screen.say(Text(f"  {ago(row.updated, now)} {state_of(row, waiting, now)}", "dim"))
@@ -218,7 +216,15 @@ def _list_sessions(shell: Shell, rows: list[tuple[SessionRecord, int]]) -> None:
         ]
         for row, waiting in rows
     ]
-    screen.table(["ID", "AGENT", "OWNER", "BEGAN", "LAST", "STATE"], cells)
+    screen.table(*_columns(["ID", "AGENT", "OWNER", "BEGAN", "LAST", "STATE"], cells, whole))
+
+
+def _columns(
+    names: Sequence[str], cells: Sequence[Sequence[str | Text]], whole: bool
+) -> tuple[Sequence[str], list[list[str | Text]]]:
+    """Without the columns that say nothing, so that they take no room from those that do."""
+    shown = [i for i in range(len(names)) if whole or any(len(row[i]) for row in cells)]
+    return [names[i] for i in shown], [[row[i] for i in shown] for row in cells]
 
 
 def state_of(row: SessionRecord, waiting: int, now: float) -> str:

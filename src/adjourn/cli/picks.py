@@ -202,8 +202,8 @@ async def ask(
     while True:
         about = error or hint or ("Enter sends, Alt+Enter begins a new line" if multiline else "")
         message: StyleAndTextTuples = []
-        if about:
-            message.append(("class:error" if error else "class:hint", f"  {one_line(about, 300)}\n"))
+        for line in _wrapped(one_line(about, 600)):
+            message.append(("class:error" if error else "class:hint", f"  {line}\n"))
         message += [("class:prompt", "? "), ("class:question", f"{one_line(question, 120)} ")]
         if "\n" in default:
             message.append(("", "\n"))
@@ -215,6 +215,24 @@ async def ask(
             return read(typed)
         except ValueError as e:
             error, default = str(e), typed
+
+
+def _wrapped(text: str) -> list[str]:
+    """In lines that fit behind two blanks. A prompt cuts its upper lines off at the edge, without a sign."""
+    room = max(shutil.get_terminal_size().columns - 3, 10)
+    out: list[str] = []
+    for word in text.split():
+        if out and get_cwidth(f"{out[-1]} {word}") <= room:
+            out[-1] += f" {word}"
+            continue
+        piece = ""
+        for c in word:
+            if get_cwidth(piece + c) > room:
+                out.append(piece)
+                piece = ""
+            piece += c
+        out.append(piece)
+    return out
 
 
 def sending() -> KeyBindings:

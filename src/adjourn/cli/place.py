@@ -3,9 +3,8 @@
 import importlib
 import inspect
 import os
-import signal
+import stat
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +15,8 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from adjourn.agent import Agent
 from adjourn.app import Adjourn
-from adjourn.cli.failures import Left, Misuse
+from adjourn.cli.failures import Misuse
+from adjourn.cli.signals import stoppable
 from adjourn.errors import AdjournError
 from adjourn.store import Store
 
@@ -64,6 +64,12 @@ class Place:
         for ai in opened:
             await ai.aclose()
 
+    def is_store(self, path: Path) -> bool:
+        """Whether this file belongs to a store that was opened: to write to it would be the end of the store."""
+        held = [Path(p) for ai in self._opened for s in ai.stores() if (p := getattr(s, "path", None)) is not None]
+        own = [p.with_name(p.name + end) for p in held for end in ("", "-wal", "-shm")]
+        return any(p.exists() and path.exists() and p.samefile(path) for p in own)
+
     @property
     def runs(self) -> bool:
         """Whether turns go on in this process."""
@@ -98,14 +104,24 @@ def sqlite_path(place: str) -> Path:
 def _sqlite(path: Path, create: bool) -> Store:
     from adjourn.stores.sqlite import SQLiteStore
 
-    if not create and not path.exists():
+    if not create and not _begun(path):
+        empty = " (the file is empty)" if path.exists() else ""
         raise Misuse(
-            f"there is no store at {path}. An application makes it when its first session is stored; `adjourn import` makes "
-            "one as well",
+            f"there is no store at {path}{empty}. An application makes it when its first session is stored; "
+            "`adjourn import` makes one as well",
             kind="store_not_found",
             code=6,
         )
     return SQLiteStore(path)
+
+
+def _begun(path: Path) -> bool:
+    """Whether something is there. SQLite would make a store of an empty file, by looking into it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return path.exists()
+    return found.st_size > 0 or not stat.S_ISREG(found.st_mode)
 
 
 def _postgres(dsn: str) -> Store:
@@ -132,16 +148,8 @@ def load_app(name: str) -> Adjourn:
 
     Ctrl-C stops it at once (Left), where asyncio would wait until their code is through.
     """
-    before: Any = None
-    if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with stoppable(f"Stopped while {name} was imported."):
         return _load(name)
-    except KeyboardInterrupt:
-        raise Left(f"Stopped while {name} was imported.") from None
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
 
 
 def _load(name: str) -> Adjourn:
@@ -201,6 +209,8 @@ def _called(make: Callable[[], Any], name: str) -> Any:
 
 
 def _module(module_name: str, name: str) -> ModuleType:
+    if "/" in module_name or module_name.startswith("."):
+        raise Misuse(f"{name} cannot be imported: {_no_file(module_name)}", kind="app")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)  # as uvicorn does: what lies here can be named
@@ -210,8 +220,9 @@ def _module(module_name: str, name: str) -> ModuleType:
         raise
     except ModuleNotFoundError as e:
         if e.name and (module_name == e.name or module_name.startswith(f"{e.name}.")):
+            hint = f" ({_no_file(module_name)})" if module_name.endswith(".py") else ""
             raise Misuse(
-                f"there is no module {e.name!r} to take {name} from, in {here} or installed", kind="app"
+                f"there is no module {e.name!r} to take {name} from, in {here} or installed{hint}", kind="app"
             ) from None
         raise Misuse(
             f"module {module_name!r} needs {e.name!r}, which is not installed ({_at(e)}{e})", kind="app"
@@ -222,6 +233,11 @@ def _module(module_name: str, name: str) -> ModuleType:
         raise Misuse(
             f"module {module_name!r} could not be imported: {_at(e)}{type(e).__name__}: {e}", kind="app"
         ) from e
+
+
+def _no_file(path: str) -> str:
+    dotted = path.removesuffix(".py").strip("./").replace("/", ".")
+    return f"APP names a module, not a file: {dotted}:…"
 
 
 def _at(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from adjourn.cli import archive, branching, chat, deciding, demo, doctor, journa
 from adjourn.cli.commands import Group, Shell, guarded
 from adjourn.cli.failures import USAGE, Misuse
 from adjourn.cli.place import Place
-from adjourn.cli.screen import Screen
+from adjourn.cli.screen import Screen, replace_closed
 
 app = typer.Typer(
     name="adjourn",
@@ -46,6 +46,7 @@ for _module in (demo, chat, serving, working, listing, deciding, journal, branch
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit code. Nothing is raised for what a user did wrong."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    replace_closed()
     before = given[: given.index("--")] if "--" in given else given
     if not "".join(given).isprintable() and any(_undecodable(a) for a in given):
         sys.stderr.write("adjourn: the arguments are not all UTF-8, so they name nothing that is stored\n")
@@ -62,6 +63,10 @@ def _run(arguments: Sequence[str]) -> int:
         code = command.main(args=list(arguments), prog_name="adjourn", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
+    except SystemExit as e:
+        if isinstance(e.__context__, BrokenPipeError):  # so rich ends where whoever read the help went away
+            raise BrokenPipeError from None
+        raise
     except Exception as e:
         if not _is_usage(e):
             raise

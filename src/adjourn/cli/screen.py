@@ -7,7 +7,7 @@ sequence in it takes effect, and no square bracket is read as markup.
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import IO, Any
+from typing import IO, Any, Literal, TextIO
 
 import msgspec
 from rich.cells import cell_len
@@ -126,6 +126,17 @@ def quiet_pipes() -> None:
             os.dup2(nowhere, stream.fileno())
     except (OSError, ValueError):
         pass  # a stream that is no file has no pipe behind it
+
+
+def replace_closed() -> None:
+    """Streams that were closed by whoever started this (`>&-`) lead nowhere, instead of being None."""
+    sys.stdin = sys.stdin or _nowhere("r")
+    sys.stdout = sys.stdout or _nowhere("w")
+    sys.stderr = sys.stderr or _nowhere("w")
+
+
+def _nowhere(mode: Literal["r", "w"]) -> TextIO:
+    return open(os.devnull, mode, encoding="utf-8")
 
 
 def _console(stream: IO[str], color: bool) -> Console:

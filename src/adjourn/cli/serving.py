@@ -44,20 +44,20 @@ class Access:
 
     token_file: Annotated[
         Path | None,
-        typer.Option(help="Access tokens, as hashes (TOML or JSON). [env var: ADJOURN_TOKEN_FILE]", show_default=False),
+        typer.Option(help="Access tokens, as hashes (TOML or JSON); else ADJOURN_TOKEN_FILE.", show_default=False),
     ] = None
     public_url: Annotated[
         str | None,
-        typer.Option(help="Where people reach it, for links. [env var: ADJOURN_PUBLIC_URL]", show_default=False),
+        typer.Option(help="Where people reach it, for links; else ADJOURN_PUBLIC_URL.", show_default=False),
     ] = None
     root_path: Annotated[
         str | None,
-        typer.Option(help="The prefix it is mounted under. [env var: ADJOURN_ROOT_PATH]", show_default=False),
+        typer.Option(help="The prefix it is mounted under; else ADJOURN_ROOT_PATH.", show_default=False),
     ] = None
     trusted_proxies: Annotated[
         str | None,
         typer.Option(
-            help="Addresses whose X-Forwarded-* are believed, with commas. [env var: ADJOURN_TRUSTED_PROXIES]",
+            help="Addresses whose X-Forwarded-* are believed, with commas; else ADJOURN_TRUSTED_PROXIES.",
             show_default=False,
         ),
     ] = None
@@ -70,7 +70,7 @@ class Access:
 
 
 def add_to(group: Group) -> None:
-    group.command("serve", about="app", panel="Running")(serve)
+    group.command("serve", about="app", panel="Running", drains=True)(serve)
 
 
 async def serve(

@@ -9,6 +9,7 @@ from rich.text import Text
 from adjourn.cli.screen import Screen, safe
 from adjourn.cli.words import ago, at, left
 from adjourn.display import mixed_scripts, one_line, show_json
+from adjourn.parts import canonical
 from adjourn.records import Decision, InterruptRecord
 
 WHY = {
@@ -45,8 +46,7 @@ def show_interrupt(
         facts.append(("expires", f"{at(row.expires_at)} ({left(row.expires_at, now)})"))
     screen.pairs(facts)
     show_value(screen, "Input", row.input)
-    if row.payload is not None:
-        show_value(screen, "It says", row.payload)
+    show_payload(screen, row.tool, row.input, row.payload)
     if row.status == "open":
         _verbs(screen, row)
     if history:
@@ -54,6 +54,12 @@ def show_interrupt(
         screen.say("Decisions", style="bold")
         for decision in history:
             show_decision(screen, decision)
+
+
+def show_payload(screen: Screen, tool: str, given: Any, payload: Any) -> None:
+    """What the call says about itself. What `approval=` says is only what stands above it already."""
+    if payload is not None and canonical(payload) != canonical({"approval": tool, "input": given}):
+        show_value(screen, "It says", payload)
 
 
 def show_value(screen: Screen, title: str, value: Any) -> None:

@@ -33,9 +33,9 @@ def _part(screen: Screen, role: str, part: Part) -> None:
         mark = Text("‖ ", "yellow bold") if paused else Text("· ", "dim")
         screen.say(mark, summary(part.tool_request.name, part.tool_request.input, 160))
     elif part.tool_response is not None:
-        screen.say(
-            Text("✓ ", "green"), f"{safe(part.tool_response.name, 60)} → {safe(_text(part.tool_response.output), 160)}"
-        )
+        bad = part.ours.get("outcome") is not None
+        said = f"{safe(part.tool_response.name, 60)} → {safe(_text(part.tool_response.output), 160)}"
+        screen.say(Text("✗ " if bad else "✓ ", "red" if bad else "green"), said)
     elif part.media is not None:
         screen.say(Text("◆ ", "cyan"), f"{safe(part.media.content_type or 'file', 60)} {safe(part.media.url, 80)}")
     elif part.data is not None:

@@ -141,9 +141,11 @@ class TurnView:
     def _result(self, part: Part) -> None:
         response = part.tool_response
         assert response is not None
-        times = self._took.get(response.name)
+        outcome = part.ours.get("outcome")
+        ran = outcome in (None, "tool") and (part.metadata or {}).get("interruptResponse") is None
+        times = self._took.get(response.name) if ran else None  # what somebody answered or refused took none
         seconds = times.pop(0) if times else None
-        bad = part.ours.get("outcome") is not None
+        bad = outcome is not None
         self._event({"event": "tool", "tool": response.name, "output": response.output, "took": seconds})
         self._break()
         mark = Text("✗ " if bad else "✓ ", "red" if bad else "green")

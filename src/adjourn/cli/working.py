@@ -35,7 +35,7 @@ _LONGEST_WAIT = 60.0
 
 
 def add_to(group: Group) -> None:
-    group.command("worker", about="app", panel="Running")(worker)
+    group.command("worker", about="app", panel="Running", drains=True)(worker)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from adjourn.handle import AgentInit, AgentOutput, AgentTurn, SessionState
 from adjourn.lease import transact
 from adjourn.ledger import INNER
 from adjourn.loading import load
+from adjourn.parts import FinishReason
 from adjourn.server.principal import Principal
 from adjourn.server.problems import AgentUnknown
 from adjourn.server.untold import is_told, untold, untold_entries, untold_line
@@ -96,6 +97,15 @@ class SessionDesk:
             after = (page[-1].created, page[-1].id)
         items = found[:limit]
         return Sessions(items, _cursor(items[-1]) if len(found) > limit else None)
+
+    async def ends(self, rows: Sequence[SessionRecord]) -> dict[str, FinishReason | None]:
+        """How each of these sessions came to rest last, by its id."""
+        heads = {row.head: row.id for row in rows if row.head is not None}
+        out: dict[str, FinishReason | None] = {}
+        for store in self.ai.stores() if heads else ():
+            found = await transact(store, lambda tx: [tx.snapshot(head) for head in heads], read=True)
+            out |= {heads[s.id]: s.finish_reason for s in found if s is not None}
+        return out
 
     async def session(self, principal: Principal, session_id: str) -> SessionRecord:
         """One session. Raises SessionNotFound, also for what this principal may not see."""

@@ -14,6 +14,7 @@ from adjourn.server.seal import Seal
 from adjourn.store import InterruptRecord
 
 VERBS = ("respond", "restart", "decline")
+_ENDED = {"resolved": "was decided", "expired": "expired before anybody decided", "cancelled": "was cancelled"}
 LONGEST = 90 * 86400.0
 LONGEST_NAME = 200
 
@@ -55,10 +56,8 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
     def check(self, record: InterruptRecord) -> None:
         """Raises LinkSpent where the interrupt was settled, or is no longer the one the link was made for."""
         if record.status != "open" or record.version_tag != self.version:
-            state = "changed since" if record.status == "open" else f"is {record.status}"
-            raise LinkSpent(
-                f"This link was good for one decision: interrupt {record.id} of {record.tool!r} {state}. Nothing was done"
-            )
+            state = _ENDED.get(record.status, "has changed since the link was made")
+            raise LinkSpent(f"This link was good for one decision, and {record.tool!r} {state}. Nothing was done")
 
 
 class DecisionLinks:

@@ -25,7 +25,7 @@ from adjourn.app import Adjourn
 from adjourn.errors import InvalidRequest, SessionNotFound
 from adjourn.lease import transact
 from adjourn.server.given import AskedBy, AtDesk
-from adjourn.server.live_feed import Hub, Reader, reset
+from adjourn.server.live_feed import Hub, Reader
 from adjourn.server.live_sessions import Journals
 from adjourn.server.principal import Principal
 from adjourn.server.problems import Refused
@@ -51,11 +51,7 @@ async def inbox_frames(hub: Hub, principal: Principal, after: str | None, ping: 
     # Its place at once, so that it can be cut off before anything happened.
     yield b"retry: 2000\nid: %s\n\n" % reader.position.encode()
     while True:
-        try:
-            frames = await reader.next(ping)
-        except InvalidRequest:  # no position of ours
-            reader = Reader(hub, principal, None)
-            frames = reset(reader.position)
+        frames = await reader.next(ping)
         if frames is None:
             yield b": ping\nid: %s\n\n" % reader.position.encode()
         elif frames:

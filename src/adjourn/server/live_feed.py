@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from adjourn.app import Adjourn
 from adjourn.display import summary
-from adjourn.errors import StoreError
+from adjourn.errors import InvalidRequest, StoreError, UnknownPosition
 from adjourn.feed import Follower
 from adjourn.lease import transact
 from adjourn.server.live_sessions import Journals
@@ -153,11 +153,26 @@ class Hub:
                 await self._take(batch)
 
     async def _read(self) -> Sequence[Batch]:
-        news = await read_news(self.ai, self.end, 500)
+        try:
+            news = await read_news(self.ai, self.end, 500)
+        except UnknownPosition:
+            await self._begin_anew()
+            return ()
         if not news:
             self.reads += 1
             return ()
         return [Batch([happened(n) for n in news])]
+
+    async def _begin_anew(self) -> None:
+        """From where the feed ends now. No client is at a batch that is kept any more, so each looks where it stands."""
+        _log.warning("the inbox's feed is not the one that was followed (was a backup restored?): everybody looks anew")
+        self.end = await self.ai.inbox.latest_position()
+        self.first, self._kept = self.count + 1, 0
+        self._batches.clear()
+        self._places.clear()
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _take(self, batch: Batch) -> None:
         for old in list(self._batches)[-3:]:
@@ -227,7 +242,10 @@ class Reader:
         if self._next is not None and self._next < hub.first:
             self._next = None  # too slow for what is kept
         if self._next is None:
-            return await self._from_store()
+            try:
+                return await self._from_store()
+            except InvalidRequest:  # no position of this feed
+                return self._anew()
         if self._next >= hub.count and not await hub.news(seconds):
             return None
         if not hub.first <= self._next < hub.count:
@@ -280,7 +298,11 @@ class Reader:
         if came_on or hub.reads < self._reads + 2:
             await hub.news(0.5)
             return b""
-        self._next, self.position = hub.count, hub.end
+        return self._anew()
+
+    def _anew(self) -> bytes:
+        self._catching_up = None
+        self._next, self.position = self._hub.count, self._hub.end
         return reset(self.position)
 
 

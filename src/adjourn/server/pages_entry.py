@@ -14,7 +14,7 @@ from adjourn.server.auth import Auth, Unauthenticated
 from adjourn.server.links import safe_next
 from adjourn.server.pages_decide import VERBS, Counter
 from adjourn.server.pages_item import ItemPage
-from adjourn.server.pages_view import STATIC, FromPath, Html, Visit, typed_in
+from adjourn.server.pages_view import STATIC, FromPath, Html, Visit, sentence, typed_in
 from adjourn.server.problems import Problem, Refused, problem_of
 
 _FILES = {"adjourn.css": "text/css", "adjourn.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -25,9 +25,15 @@ _HELP = {
     "session-unknown": "It may have been deleted, or belong to somebody whose work you do not see.",
     "not-found": "Look at the address again, or begin at the inbox.",
     "csrf": "Go back, load the page again, and send it once more.",
-    "link-spent": "Each link is good for one decision. Sign in to see what became of it.",
+    "link-spent": "Who may sign in here finds in the inbox what became of it.",
+    "internal": "Try again. If it stays so, tell whoever runs this server that number.",
 }
-_TITLES = {"interrupt-unknown": "There is no such item", "session-unknown": "There is no such session"}
+_TITLES = {
+    "interrupt-unknown": "There is no such item",
+    "session-unknown": "There is no such session",
+    "csrf": "This page can no longer be sent",
+    "link-spent": "This link is no longer good",
+}
 
 
 def not_here() -> NotFoundException:
@@ -160,7 +166,7 @@ def error_page(request: Request[Any, Any, Any], error: Exception) -> Response[An
     context: dict[str, Any] = {
         "status": problem.status,
         "title": _TITLES.get(problem.kind.code, problem.kind.title),
-        "detail": problem.detail[:1].upper() + problem.detail[1:],
+        "detail": sentence(problem.detail),
         "advice": _HELP.get(problem.kind.code, "" if problem.status < 500 else problem.kind.advice),
         "links": links,
         "kept": _kept(request),

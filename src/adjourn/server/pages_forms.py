@@ -3,7 +3,7 @@ plain words or JSON, can be switched from one to the other, and keeps what was t
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -56,22 +56,26 @@ class FormState(msgspec.Struct, frozen=True):
 
 
 def places(field: Field, data: Form, prefix: str) -> dict[str, tuple[str, str]]:
-    """Where the value of each path is typed: the id of its input and the title above it. `prefix` begins the ids."""
+    """Where the value of each path is typed: the id of its input and the titles that lead to it. `prefix` begins the ids."""
     out: dict[str, tuple[str, str]] = {}
-    _place(field, data, "$", "$", prefix, out)
+    for path, named, titles in _places(field, data, "$", "$", ()):
+        out.setdefault(path, (prefix + quote(named), " \u203a ".join(titles) or field.title or "Answer"))
     return out
 
 
-def _place(field: Field, data: Form, path: str, named: str, prefix: str, out: dict[str, tuple[str, str]]) -> None:
-    out.setdefault(path, (prefix + quote(named), field.title or "Answer"))
+def _places(
+    field: Field, data: Form, path: str, named: str, titles: tuple[str, ...]
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    yield path, named, titles
     for child in field.children:
-        _place(child, data, f"{path}.{child.name}", f"{named}.{child.name}", prefix, out)
+        yield from _places(child, data, f"{path}.{child.name}", f"{named}.{child.name}", (*titles, child.title))
     if field.item is not None:
+        *outer, last = titles or (field.title or "Row",)
         for i in range(row_count(data, named)):
-            _place(field.item, data, f"{path}[{i}]", f"{named}[{i}]", prefix, out)
+            yield from _places(field.item, data, f"{path}[{i}]", f"{named}[{i}]", (*outer, f"{last} {i + 1}"))
     chosen = _first(data, named + "@")
     if field.kind == "union" and chosen in map(str, range(len(field.options))):
-        _place(field.options[int(chosen)], data, path, f"{named}@{chosen}", prefix, out)
+        yield from _places(field.options[int(chosen)], data, path, f"{named}@{chosen}", titles)
 
 
 class Typed(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from adjourn.parts import new_id
 from adjourn.server.pages_forms import FormState, answer_form, edit_form
 from adjourn.server.pages_steps import Step, conversation, is_moving, state_of, steps
 from adjourn.server.pages_values import Change, changes, is_flagged, shown
-from adjourn.server.pages_view import Html, Visit
+from adjourn.server.pages_view import Html, Visit, sentence
 from adjourn.server.pages_words import actions, asks, on_expiry, outcome, says_more, seen, settling, why
 from adjourn.server.principal import Forbidden
 from adjourn.store import Decision, InterruptRecord
@@ -93,12 +93,15 @@ class ItemPage:
         """The decisions this person may make, and why not where there is none."""
         refusal = ""
         allowed: list[str] = []
+        who = self.visit.principal
+        if not who.at_least("decide"):
+            return [], f"Your role here is {who.role}. Deciding takes the role decide: ask whoever gave you access."
         for verb in (*self.row.allow, "decline"):
             try:
                 await self.visit.desk.auth.check_decision(self.visit.principal, self.row, verb)
                 allowed.append(verb)
             except Forbidden as e:
-                refusal = refusal or str(e)
+                refusal = refusal or sentence(str(e))
         return allowed, refusal
 
     async def render(self, how: Look = Look()) -> Html:  # noqa: B008 - frozen
@@ -179,9 +182,9 @@ class ItemPage:
         since = [e for e in entries if e.at >= made.at and not (e.kind in own and e.facts.get("interrupt") == row.id)]
         since = [e for e in since if e.kind != "end" or "error" in e.facts]  # a plain end is told by the state
         moving = is_moving(session)
-        state = state_of(session, visit.now, view)
+        state = state_of(session, visit.now, view.finish_reason if view is not None else None)
         if moving and row.agent not in visit.desk.ai.agents:
-            state = "Decided. A process that has this agent takes it up."
+            state = "Waits for a process that has this agent."
         return msgspec.structs.replace(
             told, visible=True, steps=steps(since[:20], visit.url), state=f"{state}.".replace("..", "."), running=moving
         )

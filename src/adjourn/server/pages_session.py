@@ -23,12 +23,13 @@ async def show_sessions(request: Request[Any, Any, Any]) -> Html:
         owner=filters["owner"] or None,
         cursor=visit.asked("cursor") or None,
     )
+    ends = await visit.desk.ends(page.items)
     context: dict[str, Any] = {
         "section": "sessions",
         "filters": filters,
         "rows": page.items,
         "agents": [a.name for a in visit.desk.agents(visit.principal)],
-        "state_of": lambda row: state_of(row, visit.now),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        "states": {r.id: state_of(r, visit.now, ends.get(r.id)) for r in page.items},
         **trail_links(visit, page.next_cursor),
     }
     return visit.page("sessions.html", context)
@@ -48,7 +49,7 @@ async def show_session(request: Request[Any, Any, Any], session_id: FromPath) ->
         "section": "sessions",
         "row": row,
         "waiting": [seen(r) for r in waiting.items],
-        "state": state_of(row, visit.now, view),
+        "state": state_of(row, visit.now, view.finish_reason if view is not None else None),
         "moving": is_moving(row),
         "totals": totals(entries),
         "steps": listed[-SHOWN:],

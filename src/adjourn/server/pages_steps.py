@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from adjourn.agent import SnapshotView
 from adjourn.display import one_line, show_json, summary
 from adjourn.parts import Message
 from adjourn.server.pages_view import span, took
@@ -15,7 +14,7 @@ from adjourn.timeline import Entry
 
 _MARKS = {
     "message": "→", "model": "✦", "tool": "⚙", "pause": "Ⅱ", "decision": "✓", "fork": "⑂", "crash": "!", "end": "■",
-    "expired": "✕", "late_result": "↺", "retry": "↻", "engine": "⛭",
+    "expired": "✕", "late_result": "↺", "retry": "↻", "engine": "◈",
 }  # fmt: skip
 _ENDS = {
     "stop": "Finished",
@@ -110,9 +109,13 @@ def _step(entry: Entry, number: int, url: Callable[[str], str]) -> Step:
     details += [(word, show_json(facts[key], limit=_JSON)) for key, word in named if _worth(facts, key)]
     if facts.get("waiting"):
         chips.append("not taken up yet")
+    ran = entry.took
+    if kind == "pause" and ran is not None:
+        chips.append(f"ran {took(ran)} until then")
+        ran = None  # it is not how long it waited
     link = url(f"/inbox/{facts['interrupt']}") if facts.get("interrupt") and kind in ("pause", "expired") else ""
     return Step(
-        kind, f"{kind}{' failed' if failed else ''}", _MARKS.get(kind, "·"), title, entry.at, entry.took, chips, text,
+        kind, f"{kind}{' failed' if failed else ''}", _MARKS.get(kind, "·"), title, entry.at, ran, chips, text,
         details, link, "Open it", f"step-{number}",
     )  # fmt: skip
 
@@ -155,15 +158,13 @@ def totals(entries: Sequence[Entry]) -> list[tuple[str, str]]:
     ]
 
 
-def state_of(row: SessionRecord, now: float, view: SnapshotView | None = None) -> str:
-    """Where a session stands, in words; less exactly where only its row is at hand."""
+def state_of(row: SessionRecord, now: float, finish: str | None) -> str:
+    """Where a session stands, in words. `finish` is how it came to rest last."""
     if row.pending:
         return "Running" if row.lease_until > now else "Cut off; will be taken up"
     if row.waiting:
-        return "Decided; will go on"
-    if view is None:
-        return "At rest" if row.head else "New"
-    return _ENDS.get(view.finish_reason or "", "At rest")
+        return "Will go on"
+    return _ENDS.get(finish or "", "At rest") if row.head else "New"
 
 
 def is_moving(row: SessionRecord) -> bool:

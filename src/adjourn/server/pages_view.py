@@ -26,7 +26,7 @@ from adjourn.forms import row_count
 from adjourn.server.desk import Desk
 from adjourn.server.links import href
 from adjourn.server.pages_values import shown
-from adjourn.server.pages_words import DONE, REASONS, STATUS
+from adjourn.server.pages_words import DONE, REASONS, STATUS, says_more
 from adjourn.server.principal import Principal
 from adjourn.store import InterruptRecord
 
@@ -37,6 +37,7 @@ Form = dict[str, list[str]]
 FromPath: TypeAlias = Annotated[str, PathParameter(max_length=4000)]
 _WRITTEN = {"reason": "", "_text": "", "_json": "", "_metadata": "note", "_input": "edited input"}
 _NAMED = re.compile("[\u2400-\u2421]|\u27e8U\\+")  # how `visible` names what hides
+_LONG = 20_000  # letters in one field of a form: longer ones are shown as browsers can show them at once
 _STEPS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 
@@ -160,16 +161,22 @@ def when(at: float, now: float, form: str = "ago") -> Markup:
 
 def brief(row: InterruptRecord) -> str:
     """An interrupt in one line: what it was asked, or what it says where it was asked nothing."""
-    return summary(row.tool, row.input if row.input or row.payload is None else row.payload, 160)
+    return summary(row.tool, _told(row), 160)
 
 
 def arguments(row: InterruptRecord) -> str:
     """What it was asked, in one line without the tool's name, which stands above it."""
-    value = row.input if row.input or row.payload is None else row.payload
+    value = _told(row)
+    if value is None or value == {}:
+        return "no input"
     if not isinstance(value, Mapping):
-        return _short(value) if value is not None else ""
+        return _short(value)
     named = cast(Mapping[str, Any], value).items()
     return one_line(" · ".join(f"{name}: {_short(given)}" for name, given in named if given not in (None, "")), 160)
+
+
+def _told(row: InterruptRecord) -> Any:
+    return row.payload if not row.input and says_more(row) else row.input
 
 
 def looks_odd(row: InterruptRecord) -> bool:
@@ -215,8 +222,15 @@ def _environment() -> Any:
         "arguments": arguments,
         "looks_odd": looks_odd,
         "shown": shown,
+        "long": _LONG,
     }
     return env
+
+
+def sentence(text: str) -> str:
+    """An error's words as a sentence: with a capital, and a full stop where it has none."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", "…")) or not text else ".")
 
 
 def plural(count: int, one: str) -> str:

@@ -105,8 +105,9 @@ def actions(record: InterruptRecord, runs_here: bool) -> list[Action]:
         )
     decline = Action("decline", "Decline", f"{tool} does not run. The agent is told that you refused, and why.")
     allowed = [a for a in (restart, respond) if a.verb in record.allow]
-    if record.response is not None and record.reason == "tool":
+    if record.response is not None and record.reason == "tool" and "restart" in record.allow:
         allowed.reverse()  # it says what it wants to hear
+        allowed = [replace(a, label="Send answer") if a.verb == "respond" else a for a in allowed]
     return [*allowed, decline]
 
 

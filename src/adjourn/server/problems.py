@@ -1,13 +1,14 @@
 """Errors as replies: RFC 9457 problems. Each has a `code` that programs can rely on, and says what to do."""
 
 import logging
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
 
 import msgspec
 from litestar import Request, Response
-from litestar.exceptions import HTTPException, MethodNotAllowedException, SerializationException, ValidationException
+from litestar.exceptions import HTTPException, MethodNotAllowedException, ValidationException
 
 from adjourn import errors
 from adjourn.display import one_line
@@ -254,11 +255,12 @@ def _headers(kind: Kind) -> dict[str, str]:
 
 
 def _of_http(error: HTTPException) -> Problem:
-    cause = error.__cause__ or error.__context__
     if isinstance(error, ValidationException):
         return Problem(_STATUSES[422], "The request is not of the documented shape.", {"errors": _faults(error)})
-    if isinstance(error, SerializationException) or isinstance(cause, (msgspec.DecodeError, RecursionError)):
-        return Problem(_STATUSES[400], "The body is no valid JSON.")
+    if error.status_code == 400 and (unread := _unread(error)):
+        return Problem(
+            _NO_JSON, f"The body is no valid JSON: {unread}.", {"errors": [{"path": "(body)", "message": unread}]}
+        )
     kind = _STATUSES.get(error.status_code) or Kind(error.status_code, "refused", "Refused")
     headers = {k.lower(): v for k, v in (error.headers or {}).items()}
     if isinstance(error, MethodNotAllowedException):
@@ -267,6 +269,27 @@ def _of_http(error: HTTPException) -> Problem:
     return Problem(kind, detail or one_line(error.detail or kind.title), headers={**_headers(kind), **headers})
 
 
+def _unread(error: BaseException | None) -> str:
+    """What is wrong with a body that could not be read, and where; "" for anything else. Nothing of the body is in it."""
+    while error is not None:
+        if isinstance(error, msgspec.DecodeError):
+            found = _MALFORMED.fullmatch(str(error))
+            return f"{found[1]} at byte {found[2]}" if found else _UNREAD.get(str(error), "it cannot be read")
+        if isinstance(error, RecursionError):
+            return "it is nested too deeply"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+_NO_JSON = Kind(
+    400, "malformed", "Not a request that can be read",
+    "Send JSON in UTF-8, as application/json, of the shape that /docs shows for this request.",
+)  # fmt: skip
+_MALFORMED = re.compile(r"JSON is malformed: ([a-z': ]+) \(byte (\d+)\)")
+_UNREAD = {
+    "Input data was truncated": "it ends before it is complete, or has half of a surrogate pair",
+    "Invalid UTF-8 encoded string": "a string in it is not UTF-8",
+}
 _NAMES = {"data": "(body)", "key": "Idempotency-Key", "if_match": "If-Match", "session_id": "session"}
 _NO_BODY = "'data'"  # all that Litestar says where there is none
 

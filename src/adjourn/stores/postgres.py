@@ -21,7 +21,7 @@ from adjourn.parts import new_id
 from adjourn.promise import Pending
 from adjourn.store import Tx
 from adjourn.stores.postgres_rows import LOOKS, LookAgain, PostgresTx
-from adjourn.stores.postgres_server import Connection, Connections, Server, conflict, passing, psycopg
+from adjourn.stores.postgres_server import Connection, Connections, Server, conflict, locked_out, passing, psycopg
 from adjourn.stores.subscribers import Subscribers
 from adjourn.stores.threads import Threads, never_free
 
@@ -40,7 +40,8 @@ class PostgresStore:
     """A store in the database that `dsn` names, in a schema of its own, which is made if there is none.
 
     `connections` is how many are used at once. A server that is away is waited for `wait_seconds`. A work may run more than
-    once: when it met others on the same rows, or lost its connection. After a fork the child connects anew.
+    once: when it met others on the same rows, or lost its connection. After a fork the child connects anew. A process that is
+    frozen within a transaction loses what it has locked after `lease_seconds`, and at least one.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class PostgresStore:
         wait_seconds: float = 15.0,
     ) -> None:
         self.lease_seconds = lease_seconds
-        self._core = _Core(Server(dsn, schema, wait_seconds), connections)
+        self._core = _Core(Server(dsn, schema, wait_seconds, lease_seconds), connections)
         # The core does not know the store: one that nobody holds any more is closed, at the latest when Python ends.
         self._end = weakref.finalize(self, self._core.close)
 
@@ -142,7 +143,7 @@ class _Core:
 
     def _transact(self, work: Callable[[Tx], T], read: bool) -> T:
         until = time.monotonic() + self.server.wait_seconds
-        conflicts = looks = 0
+        conflicts = looks = losses = 0
         while True:
             looks += 1
             attempt = _Attempt(self.server, work, read, looks >= LOOKS)
@@ -151,6 +152,7 @@ class _Core:
             except LookAgain:
                 continue
             except psycopg.Error as e:
+                losses += attempt.lost
                 if attempt.committing and attempt.lost:
                     if self._was_committed(attempt.number, e):
                         return attempt.result
@@ -158,6 +160,11 @@ class _Core:
                     conflicts += 1
                     if conflicts > _CONFLICTS:
                         raise self.server.explain(e) from e
+                elif locked_out(e):
+                    if not self._end_frozen() and time.monotonic() > until:
+                        raise self.server.explain(e) from e
+                elif attempt.lost and losses == 1:
+                    pass  # also where that was long ago, for a process that was frozen: then the rows say what came of it
                 elif not (attempt.lost or passing(e)) or time.monotonic() > until:
                     raise self.server.explain(e) from e
             time.sleep(random.uniform(0.0, 0.02) * (conflicts or 1))
@@ -176,6 +183,13 @@ class _Core:
             return step(db)
         finally:
             self._connections.give_back(db)
+
+    def _end_frozen(self) -> bool:
+        try:
+            return self._with(self.server.end_frozen, time.monotonic() + 1.0)
+        except (psycopg.Error, StoreError) as e:
+            _log.info("looking for frozen processes in %s failed: %s", self.server.place, e)
+            return False
 
     def _was_committed(self, number: str | None, error: Exception) -> bool:
         """Asks the server about a transaction whose commit was not answered."""
@@ -257,6 +271,8 @@ class _Core:
             if heard or time.monotonic() - looked > _POLL_SECONDS:
                 looked = time.monotonic()
                 self._subscribers.call(self.server.place)
+                if not heard:  # one that is frozen holds up the feed
+                    self.server.end_frozen(db)
 
     # -- forks
 
@@ -291,13 +307,13 @@ class _Attempt:
 
     def _transaction(self, db: Connection) -> None:
         q = self._server.statements
-        with db.pipeline():
+        with db.pipeline() as pipeline:
             db.execute(q["begin_read" if self._read else "begin"])
             number = None
             if not self._read:
                 db.execute(q["known"])  # before it has a number
                 number = db.execute(q["transaction"])
-            self.result = self._work(PostgresTx(db, q, read=self._read, last=self._last))
+            self.result = self._work(PostgresTx(db, q, pipeline.sync, read=self._read, last=self._last))
             if number is not None:
                 row = number.fetchone()
                 self.number = row[0] if row is not None else None

@@ -1,15 +1,17 @@
 """The rows of a PostgreSQL store, within one transaction of one connection."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from adjourn.records import Change, SessionRecord
+from adjourn.records import Change, SessionRecord, placed, unknown_position
 from adjourn.stores.rows import SESSION, Row, active
-from adjourn.stores.sqltx import FORGOTTEN, SqlTx, no_position
+from adjourn.stores.sqltx import FORGOTTEN, SqlTx
 
 LOOKS = 20
 """How often the end of the feed is looked for anew, where a transaction ended during the look."""
+
+_BEGINNING = "0.0"
 
 
 class LookAgain(Exception):
@@ -22,8 +24,17 @@ class PostgresTx(SqlTx):
     A `read` keeps its snapshot, so it raises LookAgain where a new one would show more of the feed, unless it is the `last`.
     """
 
-    def __init__(self, db: Any, statements: Mapping[str, bytes], *, read: bool, last: bool = False) -> None:
+    def __init__(
+        self,
+        db: Any,
+        statements: Mapping[str, bytes],
+        sync: Callable[[], None] | None = None,
+        *,
+        read: bool,
+        last: bool = False,
+    ) -> None:
         self._db = db
+        self._sync = sync
         self._q = statements
         self._looks = 1 if last else LOOKS
         self._keeps_snapshot = read and not last
@@ -36,7 +47,10 @@ class PostgresTx(SqlTx):
         self._db.execute(self._q[name], values)
 
     def all(self, name: str, values: Sequence[Any]) -> list[Row]:
-        return self._db.execute(self._q[name], values, binary=True).fetchall()
+        found = self._db.execute(self._q[name], values, binary=True)
+        if self._sync is not None:
+            self._sync()  # what only waits in the middle of a pipeline does not count as idle for the server
+        return found.fetchall()
 
     def session(self, session_id: str) -> SessionRecord | None:
         rows = self.all(self._session, (session_id,))
@@ -54,10 +68,25 @@ class PostgresTx(SqlTx):
         self.run("new_session", (*SESSION.row(record), active(record)))
 
     def changes(self, after: str | None, limit: int) -> list[Change]:
-        at = re.fullmatch(r"(\d{1,19})\.(\d{1,18})", after or "0.0", re.ASCII)
+        at = re.fullmatch(r"(\d{1,18})\.(\d{1,18})(-[0-9a-f]{8})?", after or _BEGINNING, re.ASCII)
         if at is None:
-            raise no_position(after)
-        return [Change(*row) for row in self.all("changes", (at[1], int(at[2]), limit, self._horizon()))]
+            raise unknown_position(after)
+        rows = self.all("changes", (at[1], int(at[2]), limit + 1, self._horizon()))
+        found = [placed(*row) for row in rows]
+        if after is None or after == _BEGINNING:
+            return found[:limit]
+        if found and found[0].position == after:
+            return found[1:]
+        # It may be there and not be readable, where somebody else's transaction counts as one of ours of late.
+        there = [placed(*row).position for row in self.all("change_at", (at[1], int(at[2])))]
+        if there != [after] and (there or not self._may_miss(at, found)):
+            raise unknown_position(after)
+        return found[:limit]
+
+    def _may_miss(self, at: re.Match[str], found: list[Change]) -> bool:
+        """Whether this position need not be there: it was forgotten, or this is a standby that has not got it yet."""
+        forgotten, standby = self.all("forgotten", (at[1], int(at[2])))[0]
+        return forgotten or (standby and not found)
 
     def _horizon(self) -> str:
         """The number of the first transaction whose changes cannot be read yet."""
@@ -72,7 +101,7 @@ class PostgresTx(SqlTx):
 
     def position(self) -> str:
         rows = self.all("position", (self._horizon(),))
-        return rows[0][0] if rows else "0.0"
+        return placed(*rows[0]).position if rows else _BEGINNING
 
     def drop_changes(self, before: float) -> int:
         return self.all("drop_changes", (before, FORGOTTEN))[0][0]

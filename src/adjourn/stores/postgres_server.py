@@ -39,9 +39,13 @@ _COMING = re.compile(r"starting up|shutting down|recovery|too many|not yet accep
 
 
 class Server:
-    """Where the store's tables are. `wait_seconds` is how long a server that does not answer is waited for."""
+    """Where the store's tables are.
 
-    def __init__(self, dsn: str, schema: str, wait_seconds: float) -> None:
+    `wait_seconds` is how long a server that does not answer is waited for. A process that says nothing for `frozen_seconds`
+    in the middle of a transaction loses its connection, so that what it has locked is free again.
+    """
+
+    def __init__(self, dsn: str, schema: str, wait_seconds: float, frozen_seconds: float = 15.0) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,47}", schema):
             raise InvalidRequest(f"schema={schema!r}: give a name of up to 48 small letters, digits and underscores")
         try:
@@ -53,6 +57,7 @@ class Server:
             ) from None
         self.schema = schema
         self.wait_seconds = wait_seconds
+        self.frozen_seconds = max(frozen_seconds, 1.0)
         self.statements = {name: self._ours(text) for name, text in queries("postgres").items()}
         place = [f"{k}={parts[k]}" for k in ("host", "port", "dbname", "user") if parts.get(k)]
         self.place = f"PostgreSQL ({' '.join(place) or 'at its usual place'}, schema {schema})"
@@ -82,6 +87,21 @@ class Server:
             db.execute(
                 self.statements["wait_for_disk"]
             )  # what is acknowledged is on disk, whatever the server's default
+        db.execute(self.statements["bounds"], [self._frozen_after])
+
+    @property
+    def _frozen_after(self) -> str:
+        return str(int(self.frozen_seconds * 1000))
+
+    def make_ready(self, db: Connection) -> None:
+        """For works: their feed goes on behind what it has, and no lock is waited for without end."""
+        self.go_ahead(db)
+        db.execute(self.statements["bound_locks"], [self._frozen_after])
+
+    def end_frozen(self, db: Connection) -> bool:
+        """Ends the connections of processes that are frozen within a transaction; says whether there were any."""
+        row = db.execute(self.statements["end_frozen"], [self.frozen_seconds]).fetchone()
+        return row is not None and row[0] > 0
 
     def patiently(self, step: Callable[[], T]) -> T:
         """Runs `step` again while the server is away. Raises StoreError when that does not end."""
@@ -100,21 +120,32 @@ class Server:
         """Brings the schema to the newest format; makes it where there is none."""
         db = self.connect()
         try:
-            if self._format(db) == len(_MIGRATIONS):
-                db.execute(self.statements["adopt_changes"])
-                return
-            with db.transaction():
-                db.execute(self.statements["lock_format"], [self.schema])
-                version = self._format(db)  # again: another process may have been here first
-                if version is None:
-                    for name in ("make_schema", "make_format", "first_format"):
-                        db.execute(self.statements[name])
-                for script in _MIGRATIONS[version or 0 :]:
-                    for statement in statements(script):
-                        db.execute(self._ours(statement))
-                db.execute(self.statements["set_format"], [len(_MIGRATIONS)])
+            if self._format(db) != len(_MIGRATIONS):
+                self._migrate(db)
+            self.go_ahead(db)
+            db.execute(self.statements["go_ahead"])  # nothing any more, but by this a standby is found out
         finally:
             db.close()
+
+    def _migrate(self, db: Connection) -> None:
+        with db.transaction():
+            db.execute(self.statements["lock_format"], [self.schema])
+            version = self._format(db)  # again: another process may have been here first
+            if version is None:
+                for name in ("make_schema", "make_format", "first_format"):
+                    db.execute(self.statements[name])
+            for script in _MIGRATIONS[version or 0 :]:
+                for statement in statements(script):
+                    db.execute(self._ours(statement))
+            db.execute(self.statements["set_format"], [len(_MIGRATIONS)])
+
+    def go_ahead(self, db: Connection) -> None:
+        """Lets the feed of a database that was restored on another server go on behind what it has."""
+        row = db.execute(self.statements["behind_others"]).fetchone()
+        if row is not None and row[0]:
+            with db.transaction():
+                db.execute(self.statements["hold_changes"])
+                db.execute(self.statements["go_ahead"])
 
     def _format(self, db: Connection) -> int | None:
         """The schema's format, None where there is nothing yet. Refuses what is not ours."""
@@ -201,7 +232,13 @@ class Connections:
         with self._lock:
             if self._free:
                 return self._free.pop()
-        return self._server.connect()
+        db = self._server.connect()
+        try:
+            self._server.make_ready(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
 
     def give_back(self, db: Connection) -> None:
         with self._lock:
@@ -238,3 +275,8 @@ def conflict(error: BaseException) -> bool:
     if isinstance(error, psycopg.errors.UniqueViolation):
         return error.diag.constraint_name in {"sessions_pkey", "marks_pkey"}
     return getattr(error, "sqlstate", None) in _CONFLICTS
+
+
+def locked_out(error: BaseException) -> bool:
+    """Whether a row was locked by somebody else for longer than this waits at once."""
+    return getattr(error, "sqlstate", None) == "55P03"

@@ -148,7 +148,7 @@ def _plain(c: str) -> bool:
 
 def active(session: SessionRecord) -> bool:
     """Whether a driver is at this session or is waited for."""
-    return session.pending or session.waiting > 0
+    return session.pending or session.waiting > 0 or bool(session.queue)
 
 
 def migrations(store: str) -> list[str]:

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -56,6 +57,11 @@ class SQLiteStore:
         self._core = _Core(File(path, busy_seconds))
         # The core does not know the store: one that nobody holds any more is closed, at the latest when Python ends.
         self._end = weakref.finalize(self, self._core.close)
+
+    @property
+    def path(self) -> Path:
+        """The file, as an absolute path."""
+        return self._core.file.path
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self._core.file.path)!r})"

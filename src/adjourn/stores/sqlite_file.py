@@ -155,6 +155,12 @@ class File:
             raise StoreUnavailable(f"{path} is a folder; give the path of a file in it, as in {path / 'sessions.db'}")
         if not stat.S_ISREG(found.st_mode):
             raise StoreUnavailable(f"{path} is no plain file; a store needs one")
+        if found.st_nlink > 1:
+            raise StoreUnavailable(
+                f"{path} has {found.st_nlink} names (hard links), and SQLite keeps what is not yet in the file under the name "
+                "that it was opened by: two processes could overwrite each other's changes. Remove the other names, or copy "
+                "the file"
+            )
         if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK | os.X_OK):
             raise StoreUnavailable(
                 f"{path} or its folder is read-only for this user: sessions could not be kept in it. Give the right to read "

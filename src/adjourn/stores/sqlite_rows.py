@@ -1,5 +1,6 @@
 """The rows of a SQLite store, within one transaction of one connection."""
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +9,9 @@ import msgspec
 
 from adjourn.errors import InvalidRequest
 from adjourn.events import Event
-from adjourn.records import Change, SessionRecord, Snapshot
+from adjourn.records import Change, SessionRecord, Snapshot, placed, unknown_position
 from adjourn.stores.rows import SESSION, SNAPSHOT, Row, active, pack_events, queries
-from adjourn.stores.sqltx import FORGOTTEN, SqlTx, no_position
+from adjourn.stores.sqltx import FORGOTTEN, SqlTx
 
 _Q = queries("sqlite")
 
@@ -78,17 +79,19 @@ class SQLiteTx(SqlTx):
             self._early.setdefault(snapshot_id, []).append((batch, body, at, epoch))
 
     def changes(self, after: str | None, limit: int) -> list[Change]:
-        try:
-            number = int(after or 0)
-            if not 0 <= number < 2**63:
-                raise ValueError
-        except ValueError:
-            raise no_position(after) from None
-        return [Change(str(row[0]), *row[1:]) for row in self.all("changes", (number, limit))]
+        at = re.fullmatch(r"(0|[1-9]\d{0,17})(-[0-9a-f]{8})?", after or "0", re.ASCII)
+        if at is None:
+            raise unknown_position(after)
+        number = int(at[1])
+        rows = self.all("changes", (number, limit + 1))
+        found = [placed(*row) for row in rows]
+        if number and (not rows or (rows[0][0] == number and found.pop(0).position != after)):
+            raise unknown_position(after)
+        return found[:limit]
 
     def position(self) -> str:
         rows = self.all("position", ())
-        return str(rows[0][0]) if rows else "0"
+        return placed(*rows[0]).position if rows else "0"
 
     def drop_changes(self, before: float) -> int:
         self.run("drop_changes", (before, FORGOTTEN))

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeGuard
 
-from adjourn.errors import InvalidRequest
 from adjourn.events import Event
 from adjourn.records import (
     COUNTED,
@@ -242,11 +241,6 @@ class SqlTx:
             self.run("drop_mark", (name,))
         else:
             self.run("put_mark", (name, value))
-
-
-def no_position(position: str | None) -> InvalidRequest:
-    """What to raise for a position in the feed that no store of this kind gave."""
-    return InvalidRequest(f"{position!r} is no position that this store gave")
 
 
 def _either(one: Any, several: Sequence[Any] | None) -> tuple[Any, ...] | None:

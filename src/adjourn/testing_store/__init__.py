@@ -71,6 +71,7 @@ def check_store(
             continue
         with opened(factory()) as store:
             rule(store)
+    knows_its_own_positions(factory)
     if reopen is not None:
         is_durable(factory, reopen)
 
@@ -81,6 +82,13 @@ def opened(store: Store) -> Generator[Store]:
         yield store
     finally:
         store.close()
+
+
+def knows_its_own_positions(factory: Callable[[], Store]) -> None:
+    with opened(factory()) as store:
+        elsewhere = feed.positions_elsewhere(store)
+    with opened(factory()) as store:
+        feed.skips_nothing_behind_a_position_that_it_never_gave(store, elsewhere)
 
 
 def is_durable(factory: Callable[[], Store], reopen: Callable[[], Store]) -> None:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
 
-from adjourn.errors import InvalidRequest
+from adjourn.errors import UnknownPosition
 from adjourn.records import Change
 from adjourn.store import Store, Tx
 from adjourn.testing_store.expect import SECONDS, do, expect, same
@@ -49,8 +49,32 @@ def keeps_the_feed_in_order(store: Store) -> None:
     do(store, lambda tx: tx.add_change(change_sample("late")))
     same(_ids(_followed(store, end)), ["late"], "what comes later is behind what was the end")
     same(_ids(do(store, lambda tx: tx.changes(None, 2), read=True)), ["i0", "i1"], "a page has as many as its limit")
-    error = store.submit(lambda tx: tx.changes("nonsense", 2), read=True).exception(SECONDS)
-    expect(isinstance(error, InvalidRequest), "a position that is none is refused with InvalidRequest")
+    expect(_is_unknown(store, "nonsense"), "a position that is none is refused with UnknownPosition")
+
+
+def _is_unknown(store: Store, position: str) -> bool:
+    return isinstance(store.submit(lambda tx: tx.changes(position, 2), read=True).exception(SECONDS), UnknownPosition)
+
+
+def skips_nothing_behind_a_position_that_it_never_gave(store: Store, elsewhere: list[str]) -> None:
+    """`elsewhere` are the positions of another store's feed, or of this one's before a backup was restored."""
+    expect(_is_unknown(store, elsewhere[0]), "an empty feed refuses all positions but its own with UnknownPosition")
+    for i in range(6):
+        do(store, lambda tx, i=i: tx.add_change(change_sample(f"here{i}")))
+    own = _followed(store)
+    for position in elsewhere:
+        # It may come before all that is there, and then look like one that was forgotten.
+        whole = _is_unknown(store, position) or _followed(store, position) == own
+        expect(whole, "another feed's position is refused with UnknownPosition, or everything comes behind it")
+    for i, change in enumerate(own):
+        same(_followed(store, change.position), own[i + 1 :], "the feed's own positions are known")
+
+
+def positions_elsewhere(store: Store) -> list[str]:
+    """Positions of a feed of nine."""
+    for i in range(9):
+        do(store, lambda tx, i=i: tx.add_change(change_sample(f"elsewhere{i}")))
+    return [c.position for c in _followed(store)]
 
 
 def a_work_that_raises_adds_nothing_to_the_feed(store: Store) -> None:

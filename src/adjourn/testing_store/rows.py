@@ -148,12 +148,13 @@ def same_pages(page: Callable[[tuple[float, str] | None], Sequence[Any]], wanted
 
 
 def finds_sessions_that_wait_for_a_driver(store: Store) -> None:
-    quiet: dict[str, Any] = {"pending": False, "waiting": 0, "lease_until": 0.0}
+    quiet: dict[str, Any] = {"pending": False, "waiting": 0, "queue": (), "lease_until": 0.0}
     for row in (
         session_sample("resting", **quiet),
         session_sample("driven", **(quiet | {"pending": True, "lease_until": 100.0})),
         session_sample("lost", **(quiet | {"pending": True, "lease_until": 50.0, "agent": "b"})),
         session_sample("decided", **(quiet | {"waiting": 1})),
+        session_sample("said", **(quiet | {"queue": session_sample().queue, "lease_until": 60.0})),
     ):
         do(store, lambda tx, row=row: tx.put_session(row))
 
@@ -163,7 +164,8 @@ def finds_sessions_that_wait_for_a_driver(store: Store) -> None:
     same(due(49.0), ["decided"], "due: a decision waits, or a lease has ended")
     same(due(50.0), ["decided", "lost"], "due: a lease ends at its time")
     same(due(50.0, "b"), ["lost"], "due: filtered by agent")
-    same(due(100.0), ["decided", "driven", "lost"], "due: every pending session whose lease is over")
+    same(due(60.0), ["decided", "lost", "said"], "due: a message waits to be sent, and whoever took it had its time")
+    same(due(100.0), ["decided", "driven", "lost", "said"], "due: every pending session whose lease is over")
 
 
 def pages_interrupts_oldest_first(store: Store) -> None:

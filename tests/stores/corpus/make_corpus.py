@@ -1,14 +1,15 @@
 """Writes the stored files of the newest format: ``python tests/stores/corpus/make_corpus.py``.
 
-Run once, when a format is released; what it wrote for older formats is never written again. SQLite: ``format_N.stored``.
-PostgreSQL (in ``scripts/with_postgres.py``): one text file a table, as COPY gives it, in ``postgres_N/``. What they hold is in
-``format_N.json``, as it was put.
+Run in ``scripts/with_postgres.py``, once, when a format is released; what it wrote for older formats is never written again.
+SQLite: ``format_N.stored``. PostgreSQL, whose formats are numbered by themselves: one text file a table, as COPY gives it, in
+``postgres_N/``. What they hold is in ``format_N.json``, as it was put.
 """
 
 import json
 import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -104,20 +105,33 @@ def dump(store: Store, number: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    number = len(migrations("sqlite"))
-    path = HERE / f"format_{number}.stored"
-    path.unlink(missing_ok=True)
-    store = SQLiteStore(path)
-    fill(store)
-    whole = dump(store, number)
-    store.close()
+    file, tables_of = len(migrations("sqlite")), len(migrations("postgres"))
+    path, folder = HERE / f"format_{file}.stored", HERE / f"postgres_{tables_of}"
+    if not path.exists():
+        store = SQLiteStore(path)
+        fill(store)
+        _describe(file, dump(store, file))
+        store.close()
+    if not folder.exists():
+        whole = HERE / f"format_{tables_of}.json"
+        if not whole.exists():
+            with TemporaryDirectory() as elsewhere:
+                store = SQLiteStore(Path(elsewhere) / "one.db")
+                fill(store)
+                _describe(tables_of, dump(store, tables_of))
+                store.close()
+        folder.mkdir()
+        write_tables(folder, json.loads(whole.read_text("utf-8")), tables_of)
+
+
+def _describe(number: int, whole: dict[str, Any]) -> None:
     (HERE / f"format_{number}.json").write_text(json.dumps(whole, indent=1, sort_keys=True), "utf-8")
+
+
+def write_tables(folder: Path, whole: dict[str, Any], number: int) -> None:
     dsn = os.environ["ADJOURN_TEST_POSTGRES"]
     server = PostgresStore(dsn, schema="corpus")
-    do(server, lambda tx: None)
     copy_rows(store_to=server, whole=whole)
-    folder = HERE / f"postgres_{len(migrations('postgres'))}"
-    folder.mkdir(exist_ok=True)
     with psycopg.connect(dsn) as db:
         for table in tables(number):
             with db.cursor().copy(f"COPY corpus.{table} TO STDOUT".encode()) as copy:

@@ -124,7 +124,10 @@ function follow(address, kinds, look, matters = () => true) {
   function listen() {
     if (source && source.readyState !== EventSource.CLOSED) return;
     source = new EventSource(address);
-    source.onopen = () => say("live", "Live");
+    source.onopen = () => {
+      say("live", "Live");
+      go(); // what happened before it was open is in no event
+    };
     for (const kind of kinds) source.addEventListener(kind, (event) => matters(event) && go());
     source.onerror = plan;
   }
@@ -225,20 +228,30 @@ function item() {
   const here = `${root}/inbox/${encodeURIComponent(id)}`;
   if (status === "open") {
     // Somebody else may decide meanwhile. What is being typed is left alone.
-    let told = false;
+    const buttons = $$("#decide button");
+    let note = null;
     follow(`${root}/api/events`, ["settled", "reopened"], async () => {
-      if (told) return;
       const row = $(".item", await fragment(`${here}?fragment=row`));
-      if (row.classList.contains("settled")) {
-        told = true;
-        const note = document.createElement("div");
-        note.className = "note warn";
-        note.innerHTML = "<h2></h2><p><a></a></p>";
-        $("h2", note).textContent = "This has been settled meanwhile. Nothing you do here counts any more.";
-        $("a", note).textContent = "See what became of it";
-        $("a", note).href = here;
-        $("#notices").append(note);
+      const settled = row.classList.contains("settled");
+      if (settled === Boolean(note)) return;
+      const chip = settled ? $(".chip", row) : null;
+      const status = $("#status");
+      status.dataset.was ??= status.textContent;
+      status.textContent = chip ? chip.textContent : status.dataset.was;
+      status.className = chip ? chip.className : "chip open";
+      for (const button of buttons) button.disabled = settled;
+      if (!settled) {
+        note.remove();
+        note = null;
+        return;
       }
+      note = document.createElement("div");
+      note.className = "note warn";
+      note.innerHTML = "<h2></h2><p><a></a></p>";
+      $("h2", note).textContent = "This has been settled meanwhile. Nothing you do here counts any more.";
+      $("a", note).textContent = "See what became of it";
+      $("a", note).href = here;
+      $("#notices").append(note);
     }, (event) => event.data.includes(id)); // of the many that happen, those about this one
     return;
   }

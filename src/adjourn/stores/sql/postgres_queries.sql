@@ -209,7 +209,9 @@ SELECT id, interrupt_id, session_id, body FROM $schema.decisions WHERE NOT appli
 SELECT id, interrupt_id, session_id, body FROM $schema.decisions ORDER BY n;
 
 -- name: add_change
-INSERT INTO $schema.changes (kind, interrupt_id, session_id, at, decision_id) VALUES ($1, $2, $3, $4, $5);
+INSERT INTO $schema.changes (xid, kind, interrupt_id, session_id, at, decision_id) VALUES (
+    (pg_current_xact_id()::text::bigint + (SELECT ahead FROM $schema.format))::text::xid8, $1, $2, $3, $4, $5
+);
 
 -- What of the feed can be read. Transactions end in another order than their numbers, so a row is read once nothing of ours
 -- can come before it any more. The number on the right is the lowest that may still do so: of this transaction, and of those
@@ -236,23 +238,31 @@ WITH held AS MATERIALIZED (
   WHERE NOT (runs AND NOT ours AND pg_xact_status(x) IS NOT DISTINCT FROM 'in progress') ORDER BY x LIMIT 1
 )
 SELECT
-  (CASE WHEN pg_is_in_recovery() THEN pg_snapshot_xmin(pg_current_snapshot()) ELSE least(
+  ((CASE WHEN pg_is_in_recovery() THEN pg_snapshot_xmin(pg_current_snapshot()) ELSE least(
     pg_current_xact_id_if_assigned(), coalesce((SELECT x FROM lowest), pg_snapshot_xmax(pg_current_snapshot()))
-  ) END)::text,
+  ) END)::text::bigint + (SELECT ahead FROM $schema.format))::text,
   NOT pg_is_in_recovery() AND EXISTS (SELECT FROM lowest WHERE NOT ours);
 
--- name: changes
--- A position above all numbers that this server ever gave is another server's: after it comes everything.
+-- part: change
 SELECT xid::text || '.' || n::text, kind, interrupt_id, session_id, at, decision_id FROM $schema.changes
-WHERE xid < $4::text::xid8 AND (xid, n) > (
-    CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN $1::text::xid8 ELSE '0'::xid8 END, $2::bigint
-  )
-ORDER BY xid, n LIMIT $3;
+
+-- name: changes
+-- With the one at the position itself, so that it can be told by its seal.
+{change} WHERE xid < $4::text::xid8 AND (xid, n) >= ($1::text::xid8, $2::bigint) ORDER BY xid, n LIMIT $3;
+
+-- name: change_at
+{change} WHERE (xid, n) = ($1::text::xid8, $2::bigint);
+
+-- name: forgotten
+-- Only the oldest are forgotten, and never all.
+SELECT EXISTS (SELECT FROM $schema.changes)
+    AND NOT EXISTS (SELECT FROM $schema.changes WHERE (xid, n) < ($1::text::xid8, $2::bigint)),
+  pg_is_in_recovery();
 
 -- name: position
 -- The end of what `changes` gives.
 -- That of a row and not of the snapshot: a server that crashed gives the numbers of what it had not kept to others.
-SELECT xid::text || '.' || n::text FROM $schema.changes WHERE xid < $1::text::xid8 ORDER BY xid DESC, n DESC LIMIT 1;
+{change} WHERE xid < $1::text::xid8 ORDER BY xid DESC, n DESC LIMIT 1;
 
 -- name: drop_changes
 WITH gone AS (
@@ -312,6 +322,30 @@ SELECT current_setting('server_version_num')::integer, current_setting('synchron
 -- name: wait_for_disk
 SET synchronous_commit = on;
 
+-- name: bounds
+-- A process that is frozen or cut off in the middle of a transaction holds what it has locked only so long ($1, in ms). What the
+-- DSN says stays.
+SELECT set_config(name, wanted, false) FROM pg_settings JOIN (VALUES
+    ('idle_in_transaction_session_timeout', $1::text), ('tcp_user_timeout', '30000'),
+    ('tcp_keepalives_idle', '15'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3')
+  ) AS bounds (name, wanted) USING (name)
+WHERE source <> 'client' AND (setting = '0' OR setting::bigint > wanted::bigint);
+
+-- name: bound_locks
+SELECT set_config(name, $1::text, false) FROM pg_settings
+WHERE name = 'lock_timeout' AND source <> 'client' AND (setting = '0' OR setting::bigint > $1::bigint);
+
+-- name: end_frozen
+-- Ours that have waited so many seconds for what their process says next. The server ends by itself those that it counts as idle,
+-- which are not those in the middle of a pipeline.
+SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity AS one
+WHERE datname = current_database() AND usename = current_user AND application_name = current_setting('application_name')
+  AND pid <> pg_backend_pid() AND wait_event = 'ClientRead' AND state <> 'idle'
+  AND state_change < clock_timestamp() - make_interval(secs => $1::double precision)
+  AND EXISTS (SELECT FROM pg_locks AS held WHERE held.pid = one.pid AND locktype = 'relation'
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND relation = '$schema.changes'::regclass);
+
 -- name: tables
 SELECT table_name::text FROM information_schema.tables WHERE table_schema = $1;
 
@@ -333,9 +367,22 @@ INSERT INTO $schema.format (version) VALUES (0);
 -- name: set_format
 UPDATE $schema.format SET version = $1;
 
--- name: adopt_changes
--- The feed of a database that was restored on another server has numbers that this one is yet to give.
-UPDATE $schema.changes SET xid = '1'::xid8 WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
+-- name: behind_others
+-- Whether the feed has numbers that this server is yet to give: the database was restored from another one's.
+SELECT EXISTS (
+  SELECT FROM $schema.changes, $schema.format
+  WHERE xid >= (pg_snapshot_xmax(pg_current_snapshot())::text::bigint + ahead)::text::xid8
+);
+
+-- name: hold_changes
+LOCK TABLE $schema.changes IN EXCLUSIVE MODE;
+
+-- name: go_ahead
+-- From now on this server's numbers are counted from there on, so that what is new comes behind what was restored.
+UPDATE $schema.format SET ahead = last.xid::text::bigint FROM (
+    SELECT xid FROM $schema.changes ORDER BY xid DESC LIMIT 1
+  ) AS last
+WHERE last.xid >= (pg_snapshot_xmax(pg_current_snapshot())::text::bigint + ahead)::text::xid8;
 
 -- name: notify
 SELECT pg_notify($1, $2);

@@ -219,10 +219,11 @@ SELECT id, interrupt_id, session_id, body FROM decisions ORDER BY n;
 INSERT INTO changes (kind, interrupt_id, session_id, at, decision_id) VALUES (?1, ?2, ?3, ?4, ?5);
 
 -- name: changes
-SELECT n, kind, interrupt_id, session_id, at, decision_id FROM changes WHERE n > ?1 ORDER BY n LIMIT ?2;
+-- With the one at the position itself, so that it can be told by its seal.
+SELECT n, kind, interrupt_id, session_id, at, decision_id FROM changes WHERE n >= ?1 ORDER BY n LIMIT ?2;
 
 -- name: position
-SELECT n FROM changes ORDER BY n DESC LIMIT 1;
+SELECT n, kind, interrupt_id, session_id, at, decision_id FROM changes ORDER BY n DESC LIMIT 1;
 
 -- name: drop_changes
 DELETE FROM changes
