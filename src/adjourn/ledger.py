@@ -46,7 +46,7 @@ from adjourn.records import (
     SessionRecord,
     Snapshot,
 )
-from adjourn.settling import as_decision, cancel, decided, opened, overdue, settle
+from adjourn.settling import as_decision, cancel, decided, opened, overdue, settle, settled_before
 from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Tx
 
@@ -121,7 +121,7 @@ class Saved(msgspec.Struct, frozen=True, gc=False):
 def save(tx: Tx, write: Write) -> Saved:
     """Commits a leg's events. Raises SessionConflict, SessionBusy or AlreadyResolved, and then keeps nothing."""
     leg, now = write.leg, write.now
-    session = _held(tx, leg, now) if leg.epoch else _claimed(tx, leg, now)
+    session = _held(tx, leg, now) if leg.epoch else _claimed_or_settled(tx, write)
     leg = replace(leg, epoch=session.epoch, batches=leg.batches + bool(write.events))
     waiting = session.waiting
     settled: list[InterruptRecord] = []
@@ -172,6 +172,20 @@ def _unqueued(session: SessionRecord, queued: str | None) -> tuple[Queued, ...]:
     if len(left) == len(session.queue):
         raise SessionConflict("this queued message was sent through another handle already; it was not sent again")
     return left
+
+
+def _claimed_or_settled(tx: Tx, write: Write) -> SessionRecord:
+    try:
+        return _claimed(tx, write.leg, write.now)
+    except (SessionBusy, SessionConflict):
+        # Whoever decided in vain should hear of the decision that counts, not of the turn that took it up.
+        for event in write.events:
+            if isinstance(event, (Responded, Restarted, Declined)) and event.interrupt not in write.applying:
+                row = tx.interrupt(event.interrupt)
+                refused = None if row is None else settled_before(tx, row)
+                if refused is not None:
+                    raise refused from None
+        raise
 
 
 def _claimed(tx: Tx, leg: Leg, now: float) -> SessionRecord:

@@ -77,11 +77,16 @@ class Driver:
             return await self._run()
         loop = asyncio.get_running_loop()
         cancels: list[asyncio.Handle] = []
+        left = False
 
         def cancel() -> None:
             # Through the loop: the abort may come from another thread, or from inside this very task, where a
             # cancellation would hit whatever the caller awaits next.
-            loop.call_soon_threadsafe(lambda: cancels.append(loop.call_soon(task.cancel)))
+            loop.call_soon_threadsafe(soon)
+
+        def soon() -> None:
+            if not left:
+                cancels.append(loop.call_soon(task.cancel))
 
         forget = signal.on_abort(cancel)
         try:
@@ -92,6 +97,7 @@ class Driver:
             return Finished(self.turn.ended or TurnEnded("aborted"))
         finally:
             forget()
+            left = True  # an abort that was noticed before its cancellation was even begun must not hit the caller
             for handle in cancels:
                 handle.cancel()
 

@@ -43,6 +43,16 @@ def as_event(decision: Decision) -> Decided:
 
 def settle(tx: Tx, row: InterruptRecord, decision: Decision, now: float) -> ResumeError | None:
     """The compare-and-set: settles an open interrupt, or says who did before."""
+    refused = settled_before(tx, row)
+    if refused is not None:
+        return refused
+    tx.put_interrupt(replace(row, status="expired" if decision.verb == "expire" else "resolved"))
+    decided(tx, decision)
+    return None
+
+
+def settled_before(tx: Tx, row: InterruptRecord) -> ResumeError | None:
+    """Who settled this interrupt before, as an error; None while it is open."""
     if row.status == "resolved":
         winner = next((d for d in reversed(tx.decisions(interrupt_id=row.id)) if d.verb != "late_result"), None)
         who = f" by {winner.by}" if winner is not None and winner.by else ""
@@ -52,8 +62,6 @@ def settle(tx: Tx, row: InterruptRecord, decision: Decision, now: float) -> Resu
         return StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} expired before anybody decided")
     if row.status == "cancelled":
         return StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} was cancelled: its turn has ended")
-    tx.put_interrupt(replace(row, status="expired" if decision.verb == "expire" else "resolved"))
-    decided(tx, decision)
     return None
 
 

@@ -52,10 +52,11 @@ def refusals(at: Place, dana: Person) -> Iterator[str]:
     yield ""
     link = at.link(at.one("deploy").id)
     yield f"/link/{link}"
-    at.served.ai.clock.ago = -1200.0  # twenty minutes later
+    clock: Any = at.served.ai.clock
+    clock.ago = -1200.0  # twenty minutes later
     yield f"/inbox/{at.one('review_order').id}"
     gone = at.waiting(status="expired")[0]
-    at.served.ai.clock.ago = 0.0
+    clock.ago = 0.0
     yield f"/inbox/{gone.id}"
     yield f"/link/{link}"
     yield "/link/nonsense"
@@ -130,11 +131,13 @@ def test_an_open_item_says_when_somebody_else_settled_it_and_leaves_what_is_type
 ) -> None:
     at = place()
     refund = at.one("refund")
-    page = enter(at).go(refund)
+    page = enter(at, viewport=PHONE).go(refund)
     page.locator("summary", has_text="Respond instead").click()
+    page.get_by_label("Answer").scroll_into_view_if_needed()
     page.get_by_label("Answer").fill("half a sent")
     at.decide("decline", refund.id, "no")
     page.get_by_role("heading", name="This has been settled meanwhile").wait_for()
+    assert page.locator("#notices").bounding_box()["y"] >= 0
     assert page.locator("#status").inner_text() == "Decided"
     assert page.locator("#approve").is_disabled()
     assert page.get_by_label("Answer").input_value() == "half a sent"
@@ -148,8 +151,15 @@ def test_what_happens_while_live_events_are_only_coming_up_is_not_missed(place: 
     refund = at.one("refund")
     page = enter(at).page
     held: dict[str, Any] = {}
-    page.route("**/api/events", lambda route: held.setdefault("events", route))
-    page.route("**/inbox/*fragment=row", lambda route: held.setdefault("row", route), times=1)
+
+    def hold_events(route: Any) -> None:
+        held["events"] = route
+
+    def hold_row(route: Any) -> None:
+        held["row"] = route
+
+    page.route("**/api/events", hold_events)
+    page.route("**/inbox/*fragment=row", hold_row, times=1)
     page.goto(f"/inbox/{refund.id}")
     while len(held) < 2:
         page.evaluate("1")
@@ -288,6 +298,18 @@ def test_nothing_is_wider_than_a_phone_and_everything_can_be_hit(place: Make, en
 
 
 @pytest.mark.slow
+def test_what_became_of_an_item_is_in_sight_on_a_phone_however_long_its_input_is(place: Make, enter: Enter) -> None:
+    at = place(tuple(STORY[:1]))
+    email = at.one("send_email")
+    at.put(replace(email, input={**email.input, "body": "line\n" * 500}))
+    page = enter(at, viewport=PHONE, has_touch=True).go(email)
+    page.get_by_role("link", name="Decide").click()
+    page.get_by_role("button", name="Approve").click()
+    told = page.get_by_role("heading", name="You approved it.")
+    told.wait_for()
+    assert told.bounding_box()["y"] < PHONE["height"]
+
+
 def test_nothing_moves_while_a_page_loads(place: Make, enter: Enter) -> None:
     at = place()
     dana = enter(at)

@@ -238,3 +238,12 @@ def test_a_failed_turn_says_how_to_go_on(shop: Shop, terminal: Open) -> None:
     t = terminal("chat", APP)
     t.see("/help lists").type("break" + ENTER)
     t.see("/retry tries again")
+
+
+def test_what_was_typed_before_a_question_was_asked_decides_nothing(shop: Shop, terminal: Open) -> None:
+    shop.say("pay 1")
+    t = terminal("restart", shop.waiting()[0].id, "--app", APP)
+    t.type("y" + ENTER)
+    t.see("Run pay with the input above?").see("arrows and Enter").type(ESC)
+    assert t.end() == 130
+    assert shop.effects() == []

@@ -149,6 +149,9 @@ async def test_only_the_end_of_a_very_long_session_is_shown_which_is_said_first(
 
 
 def test_how_long_a_tool_ran_before_it_paused_is_not_how_long_it_waited() -> None:
-    (step,) = steps([Entry(3.0, "pause", "pay waits", "n_1", {"interrupt": "i_1"}, 0.25)], str)
-    assert step.took is None
-    assert list(step.chips) == ["ran 250 ms until then"]
+    facts = {"interrupt": "i_1"}
+    entries = [Entry(3.0, "pause", "pay waits", "n_1", facts, ran) for ran in (0.25, 12.0)]
+    assert [(step.took, list(step.chips)) for step in steps(entries, str)] == [
+        (None, []),
+        (None, ["ran 12.0 s until then"]),
+    ]

@@ -384,6 +384,31 @@ async def test_a_queued_message_survives_the_process_that_took_it(world: World) 
     assert once_more.messages == again.messages
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["while it runs", "after its end"])
+async def test_a_second_handles_decision_hears_of_the_one_that_counts(world: World, late: bool) -> None:
+    started, gate = asyncio.Event(), asyncio.Event()
+
+    def define(process: Any) -> None:
+        @process.ai.tool(approval=True)
+        async def hold(n: int) -> str:
+            started.set()
+            await gate.wait()
+            return "paid"
+
+    process, session = await paused(world, call("hold", {"n": 1}), "done", define=define)
+    other = await world.process(define=define).connect(session.id).load()
+    turn = session.interrupts[0].restart()
+    await started.wait()
+    if late:
+        gate.set()
+        await turn.output
+    with pytest.raises(AlreadyResolved) as caught:
+        await other.interrupts[0].respond("by hand").output
+    assert caught.value.decision.verb == "restart"
+    gate.set()
+    assert (await turn.output).text == "done"
+
+
 async def test_a_message_while_a_turn_runs_is_refused_as_busy(world: World) -> None:
     gate = asyncio.Event()
 

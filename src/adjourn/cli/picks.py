@@ -3,6 +3,7 @@
 Leaving a question (Ctrl-C, Ctrl-D, Escape) raises Left, and nothing is decided by that.
 """
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -17,6 +18,8 @@ from prompt_toolkit import PromptSession, print_formatted_text
 from prompt_toolkit.application import Application
 from prompt_toolkit.application.current import get_app
 from prompt_toolkit.formatted_text import FormattedText, StyleAndTextTuples
+from prompt_toolkit.input import Input
+from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import HSplit, Layout, Window
 from prompt_toolkit.layout.controls import FormattedTextControl
@@ -155,7 +158,20 @@ async def _picked(question: str, options: Sequence[Option[T]], at: int) -> T:
     for option in options:
         if option.key:
             _shortcut(keys, option)
-    return await _run(_application(picker.lines, keys))
+    app = _application(picker.lines, keys)
+    _forget_typed(app.input)
+    return await _run(app)
+
+
+def _forget_typed(given: Input) -> None:
+    """What was typed before a question was on the screen is no answer to it: one letter of it could approve something."""
+    clear_typeahead(given)
+    try:
+        import termios
+    except ImportError:
+        return  # Windows
+    with contextlib.suppress(OSError, NotImplementedError, termios.error):
+        termios.tcflush(given.fileno(), termios.TCIFLUSH)
 
 
 def _shortcut(keys: KeyBindings, option: Option[Any]) -> None:

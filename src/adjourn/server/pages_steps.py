@@ -110,9 +110,9 @@ def _step(entry: Entry, number: int, url: Callable[[str], str]) -> Step:
     if facts.get("waiting"):
         chips.append("not taken up yet")
     ran = entry.took
-    if kind == "pause" and ran is not None:
-        chips.append(f"ran {took(ran)} until then")
-        ran = None  # it is not how long it waited
+    if kind == "pause":  # it is not how long it waited
+        chips += [f"ran {took(ran)} until then"] if ran is not None and ran >= 1 else []
+        ran = None
     link = url(f"/inbox/{facts['interrupt']}") if facts.get("interrupt") and kind in ("pause", "expired") else ""
     return Step(
         kind, f"{kind}{' failed' if failed else ''}", _MARKS.get(kind, "·"), title, entry.at, ran, chips, text,

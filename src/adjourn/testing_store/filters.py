@@ -67,7 +67,7 @@ def sessions_of_any_of_several(store: Store) -> None:
     rows = [
         session_sample(
             f"s{i:02}", created=float(i // 3), updated=float(i), agent=f"a{i % 4}", owner=(None, "o1", "o2")[i % 3],
-            pending=i % 5 == 0, waiting=0, lease_until=0.0,
+            pending=i % 5 == 0, waiting=0, queue=(), lease_until=0.0,
         )
         for i in range(40)
     ]  # fmt: skip

@@ -246,7 +246,7 @@ function item() {
         return;
       }
       note = document.createElement("div");
-      note.className = "note warn";
+      note.className = "note warn meanwhile";
       note.innerHTML = "<h2></h2><p><a></a></p>";
       $("h2", note).textContent = "This has been settled meanwhile. Nothing you do here counts any more.";
       $("a", note).textContent = "See what became of it";
