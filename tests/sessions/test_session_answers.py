@@ -395,7 +395,7 @@ async def test_a_second_handles_decision_hears_of_the_one_that_counts(world: Wor
             await gate.wait()
             return "paid"
 
-    process, session = await paused(world, call("hold", {"n": 1}), "done", define=define)
+    _, session = await paused(world, call("hold", {"n": 1}), "done", define=define)
     other = await world.process(define=define).connect(session.id).load()
     turn = session.interrupts[0].restart()
     await started.wait()
