@@ -132,6 +132,11 @@ class Plan:
     settled: bool = False
 
 
+def sending(say: Callable[[Message], tuple[Turn, list[Event]]], queue: Sequence[Queued]) -> Plan:
+    """How the leg starts that sends the message which has waited longest."""
+    return Plan(partial(say, queue[0].message), None, True, unqueue=queue[0].id)
+
+
 class LegJournal:
     """The driver's journal: each commit is one transaction of the ledger."""
 

@@ -35,6 +35,7 @@ from adjourn.leg import (
     paused_error,
     recovering,
     rest_output,
+    sending,
     stop_leg,
 )
 from adjourn.loading import Loaded, load
@@ -409,7 +410,7 @@ class AgentSession:
     async def _to_rest(self, handle: AgentTurn, plan: Plan) -> tuple[AgentOutput, AdjournError | None]:
         at = await self._load()
         if at.queue and plan.start == self._recovery and not (at.unfinished or at.waiting or at.paused):
-            plan = Plan(partial(self._message, at.queue[0].message), None, True, unqueue=at.queue[0].id)
+            plan = sending(self._message, at.queue)
         if (at.unfinished is not None or at.waiting) and plan.start != self._recovery:
             await self._run(AgentTurn(Watcher()), Plan(self._recovery))
         now, late = self.agent.clock.now(), plan.start != self._recovery and not plan.settled
@@ -493,7 +494,6 @@ class AgentSession:
         """Sends the message that has waited longest, once nothing runs and nothing is paused."""
         if not self._at.queue or self._at.paused or self._closed or not self._loaded:
             return
-        first = self._at.queue[0]
-        plan = Plan(partial(self._message, first.message), None, True, unqueue=first.id)
-        handle, plan = self._handles.pop(first.id, (None, plan))
+        plan = sending(self._message, self._at.queue)
+        handle, plan = self._handles.pop(self._at.queue[0].id, (None, plan))
         self._begin(plan, None, handle)

@@ -179,6 +179,30 @@ async def test_a_wake_that_was_lost_is_said_again_by_a_workers_sweep(temporal: S
         assert w.log == [("gate", 1)]
 
 
+async def test_a_message_that_waited_for_a_pause_is_sent_though_whoever_said_it_is_gone(
+    temporal: Server, tmp_path: Path
+) -> None:
+    async with world(temporal, tmp_path, [call("gate", {"n": 1})], "first", "second") as w:
+        w.agent.on_message_while_paused = "queue"
+        session = w.agent.connect()
+        output = await rest(session.send("go"))
+        session.send("and more")
+        await session.close()  # nobody of this process sends it
+        await w.ai.inbox.restart(output.interrupts[0].id, run=False)
+
+        async def sent() -> bool:
+            view = await w.agent.get_snapshot(session_id=session.id)
+            return view is not None and view.status != "pending" and view.messages[-1].text == "second"
+
+        await until(sent)
+        view = await w.agent.get_snapshot(session_id=session.id)
+        assert view is not None
+        assert [m.text for m in view.messages if m.role in ("user", "model") and m.text] == [
+            "go", "first", "and more", "second",
+        ]  # fmt: skip
+        assert w.log == [("gate", 1)]
+
+
 async def lose(work: Any) -> None:
     """A delivery that nobody gets."""
 

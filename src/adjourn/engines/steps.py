@@ -16,7 +16,7 @@ from adjourn.events import CallRejected, Event, Json, ToolInterrupted, ToolRaise
 from adjourn.handle import AgentInit
 from adjourn.lease import transact
 from adjourn.ledger import INNER, Leg, expire_due, late_result, renew, where_to_go_on
-from adjourn.leg import LegJournal, Plan, unknown_outcome
+from adjourn.leg import LegJournal, Plan, sending, unknown_outcome
 from adjourn.loop import Driver
 from adjourn.notices import tell_expired
 from adjourn.parts import Artifact, Chunk, new_id
@@ -73,12 +73,19 @@ class WorkerSession(AgentSession):
         """
         at, agent, store = await self._load(), self.agent, self.agent.store
         engine = agent.engine
-        if engine is None or store is None or (at.unfinished is None and not at.waiting):
+        if engine is None or store is None:
             return None
-        turn, events = self._recovery()
+        if at.unfinished is not None or at.waiting:
+            plan = Plan(self._recovery)
+        elif at.queue and not at.paused:  # whoever was to send it is gone
+            plan = sending(self._message, at.queue)
+        else:
+            return None
+        turn, events = plan.start()
         setting = agent.setting(self, None)
-        leg = at.unfinished or at.leg(new_id("n_"), agent.name, agent.holder, agent.clock.now(), new_turn=False)
-        journal = LegJournal(self, store, leg, at.waiting, Plan(self._recovery))
+        now = agent.clock.now()
+        leg = at.unfinished or at.leg(new_id("n_"), agent.name, agent.holder, now, new_turn=plan.new_turn)
+        journal = LegJournal(self, store, leg, at.waiting, plan)
         setting.journal, setting.leg, setting.key = journal, leg, self.id
         remote = Remote(turn, setting, engine, journal, at)
         remote.taken(turn, events)
