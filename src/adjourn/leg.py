@@ -12,7 +12,15 @@ from adjourn.answer import Answer
 from adjourn.clock import Clock
 from adjourn.conversation import Conversation
 from adjourn.engine import Engine
-from adjourn.errors import InvalidRequest, InvalidState, ResumeError, SessionConflict, SessionError, SessionPaused
+from adjourn.errors import (
+    AlreadyResolved,
+    InvalidRequest,
+    InvalidState,
+    ResumeError,
+    SessionConflict,
+    SessionError,
+    SessionPaused,
+)
 from adjourn.events import (
     Decided,
     Declined,
@@ -34,9 +42,9 @@ from adjourn.parts import Artifact, ErrorInfo, Message, Part, decode, encode, ne
 from adjourn.promise import Promise
 from adjourn.resume import decide
 from adjourn.setting import Setting
-from adjourn.settling import as_event
+from adjourn.settling import as_event, settled_before
 from adjourn.state import Call, Finished, Paused, Turn
-from adjourn.store import Decision, Queued, Store
+from adjourn.store import Decision, Queued, Store, Tx
 from adjourn.tool import Tool
 
 Start = Callable[[], tuple[Turn, list[Event]]]
@@ -233,10 +241,23 @@ def deciding(agent: Agentlike, turn: Turn, items: Sequence[Answer | Part], by: s
     try:
         turn, events = decide(turn, items, agent.find_tool, agent.clock.now(), by)
     except ResumeError as e:
+        refused = e
+        if agent.store is not None and isinstance(e, AlreadyResolved) and e.decision is None:
+            # The transcript says that it was answered; who did, and how, the store knows.
+            refused = agent.store.submit(partial(_accepted, items=items), read=True).result() or e
         if agent.observers:
-            tell_refused_items(agent.observers, items, e)
-        raise
+            tell_refused_items(agent.observers, items, refused)
+        raise refused from None
     return turn, list(events)
+
+
+def _accepted(tx: Tx, items: Sequence[Answer | Part]) -> ResumeError | None:
+    for item in items:
+        row = tx.interrupt(item.event.interrupt) if isinstance(item, Answer) else None
+        refused = settled_before(tx, row) if row is not None else None
+        if isinstance(refused, AlreadyResolved):
+            return refused
+    return None
 
 
 def checked(agent: Agentlike, init: AgentInit) -> SessionState | None:

@@ -384,6 +384,16 @@ async def test_a_queued_message_survives_the_process_that_took_it(world: World) 
     assert once_more.messages == again.messages
 
 
+async def test_a_second_decision_through_the_same_handle_hears_of_the_first(world: World) -> None:
+    _, session = await paused(world, TWO, "ok")
+    first = session.interrupts[0]
+    await first.restart({"by": "ann"}).output
+    with pytest.raises(AlreadyResolved) as caught:
+        await first.respond("by hand").output
+    assert (caught.value.decision.verb, caught.value.decision.metadata) == ("restart", {"by": "ann"})
+    assert world.done("paid") == [1]
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["while it runs", "after its end"])
 async def test_a_second_handles_decision_hears_of_the_one_that_counts(world: World, late: bool) -> None:
     started, gate = asyncio.Event(), asyncio.Event()
