@@ -106,7 +106,17 @@ def _faults_of(record: Record, records: Sequence[Record]) -> list[Fault]:
     missing = record["wanted"] - record["stock"]
     if missing > 0 and not record.get("on_order"):
         prompt = f"Order {missing} units of {code}."
-        out.append(Fault("stock", code, title, f"{missing} are missing in stock", [prompt], ["order_stock"], [code]))
+        out.append(
+            Fault(
+                "stock",
+                code,
+                title,
+                f"{missing} are missing in stock, and none is on order",
+                [prompt],
+                ["order_stock"],
+                [code],
+            )
+        )
     return out
 
 
