@@ -60,16 +60,16 @@ class Person:
         self._account.say(f"      >> {call_words(paused.name, paused.input)}")
         while True:
             choice = self._line("      >> [a]pprove, [e]dit, [d]ecline, or leave it [p]aused? ").lower()
-            if choice in ("a", "approve"):
+            if choice in ("a", "approve", "y", "yes"):
                 return paused.restart()
-            if choice in ("d", "decline"):
+            if choice in ("d", "decline", "n", "no"):
                 return paused.decline(self._line("      >> Why? ") or "declined at the terminal")
             if choice in ("p", "paused"):
                 return None
-            if choice in ("e", "edit"):
-                edited = self._edit(paused)
-                if edited is not None:
-                    return paused.restart(replace_input=edited)
+            if choice not in ("e", "edit"):
+                self._account.say("      >> Type one of a, e, d and p, then Enter. Nothing runs until you do.")
+            elif (edited := self._edit(paused)) is not None:
+                return paused.restart(replace_input=edited)
 
     def _edit(self, paused: PausedCall) -> dict[str, Any] | None:
         given = cast(Mapping[str, Any], paused.input)

@@ -158,6 +158,7 @@ def test_a_person_edits_declines_and_approves(
     assert now["RW-100"]["price"] == 59.9
     assert now["TP-9"]["stock"] == 900
     assert "That does not fit: $.quantity" in text
+    assert text.count("Type one of a, e, d and p") == 1
     pauses = "\n".join(section(text, "Pauses and decisions"))
     assert "edited by you: code: CH-8, quantity: 12" in pauses
     assert "edited by you: code: RW-100, price: 59.9" in pauses
