@@ -83,6 +83,8 @@ async def serve(
         from adjourn.server import Auth, ServerSettings, create_app
         from adjourn.server.app import announce
         from adjourn.server.serving import uvicorn_options
+    except MissingExtra:
+        raise
     except ImportError as e:
         raise MissingExtra(f"adjourn serve ({e})", "server") from e
     access.apply()

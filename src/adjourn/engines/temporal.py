@@ -13,7 +13,7 @@ from adjourn.errors import MissingExtra
 try:
     from temporalio.client import Client
 except ImportError:
-    raise MissingExtra("the Temporal engine", "temporal") from None
+    raise MissingExtra("The Temporal engine", "temporal") from None
 
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.converter import PayloadCodec

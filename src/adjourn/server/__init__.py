@@ -1,6 +1,14 @@
 """The HTTP server: JSON API, web inbox, live events. `create_app` makes an ASGI application of an `Adjourn`."""
 
-from adjourn.server.app import Server, create_app
+from adjourn.errors import MissingExtra
+
+try:
+    from adjourn.server.app import Server, create_app
+except ModuleNotFoundError as e:
+    if (e.name or "").partition(".")[0] in ("", "adjourn"):
+        raise
+    raise MissingExtra(f"The server ({e.name} is not installed)", "server") from e
+
 from adjourn.server.auth import Auth, TrustedProxy
 from adjourn.server.desk import Desk
 from adjourn.server.links import DecisionLinks
