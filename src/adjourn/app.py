@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
 from adjourn.agent import Agent, AgentOptions, CustomAgent, TurnContext, WhilePaused
@@ -144,9 +145,17 @@ class Adjourn:
         self.add_tool(tool)
         return tool
 
-    def model(self, name: str) -> Callable[[Callable[..., Any]], Model]:
-        """Makes the function below it a model of this application, as `define_model` does."""
-        return lambda fn: self.define_model(name, fn)
+    @overload
+    def model(self, name: str) -> Callable[[Callable[..., Any]], Model]: ...
+
+    @overload
+    def model(self, name: Callable[..., Any]) -> Model: ...
+
+    def model(self, name: Any) -> Any:
+        """Makes the function below it a model of this application, as `define_model` does; bare, with the function's name."""
+        if isinstance(name, str):
+            return partial(self.define_model, name)
+        return self.define_model(getattr(name, "__name__", "model"), name)
 
     def define_model(self, name: str, fn: Callable[..., Any]) -> Model:
         """Registers a function as a model; it takes a ModelRequest (and `emit`) and returns a ModelReply, Message or text."""

@@ -111,7 +111,10 @@ class Plugin(Protocol):
 
 
 class FunctionModel:
-    """A function as a model: it takes a request, or a request and `emit`, and returns a ModelReply, a Message or a text."""
+    """A function as a model: it takes a request, or a request and `emit`, and returns a ModelReply, a Message or a text.
+
+    What it emits are chunks, or their short forms: a text, a part, a list of these.
+    """
 
     def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
         self._fn = fn
@@ -123,10 +126,17 @@ class FunctionModel:
         return self._name
 
     async def __call__(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        value = self._fn(request, emit) if self._takes_emit else self._fn(request)
+        value = self._fn(request, _of_short_forms(emit)) if self._takes_emit else self._fn(request)
         if inspect.isawaitable(value):
             value = await value
         return as_reply(value)
+
+
+def _of_short_forms(emit: Emit) -> Callable[[Any], None]:
+    def said(chunk: Any) -> None:
+        emit(chunk if isinstance(chunk, Chunk) else Chunk(content=as_reply(chunk).message.content))
+
+    return said
 
 
 def as_reply(value: Any) -> ModelReply:
@@ -252,7 +262,7 @@ class ModelRegistry:
         if not isinstance(model, str):
             if not callable(model):
                 raise UnknownModel(f"model={model!r} is neither a name nor a model")
-            return model
+            return model if hasattr(model, "name") else FunctionModel(model)
         found = self._models.get(model)
         if found is None:
             prefix, _, rest = model.partition("/")

@@ -344,6 +344,22 @@ async def test_a_model_can_be_defined_by_a_decorator() -> None:
     decorate("mine/echo")(echo)
     assert (await ai.generate("hello", model="mine/echo")).text == "hello"
 
+    @ai.model
+    def shout(request: ModelRequest) -> str:
+        return request.messages[-1].text.upper()
+
+    assert (await ai.generate("hello", model="shout")).text == "HELLO"
+    assert (await ai.generate("hello", model=shout)).text == "HELLO"
+
+
+async def test_a_function_can_be_given_where_a_model_is_wanted() -> None:
+    def echo(request: ModelRequest) -> str:
+        return request.messages[-1].text
+
+    given: Any = echo
+    assert (await Adjourn(model=given).generate("hello")).text == "hello"
+    assert (await Adjourn().generate("hello", model=given)).text == "hello"
+
 
 # -- model errors -----------------------------------------------------------------------------------------------------
 

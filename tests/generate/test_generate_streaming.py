@@ -332,3 +332,32 @@ async def test_the_model_is_told_whether_somebody_listens() -> None:
     await ai.generate("x")
     await ai.generate_stream("x").response
     assert [r.streaming for r in model.requests] == [False, True]
+
+
+async def test_a_function_may_emit_texts_and_parts_as_it_may_return_them() -> None:
+    ai = Adjourn()
+
+    @ai.model
+    def talker(request: ModelRequest, emit: Any) -> str:
+        emit("one ")
+        emit([Part(reasoning="hm"), "two"])
+        emit(Chunk(content=[Part(text=" three")]))
+        return "one two three"
+
+    handle = ai.generate_stream("go", model=talker)
+    assert [c.text for c in await drain(handle)] == ["one ", "two", " three"]
+    assert (await handle.response).text == "one two three"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_what_a_function_emits_and_is_no_chunk_is_refused_by_name(streamed: bool) -> None:
+    ai = Adjourn()
+
+    @ai.model
+    def talker(request: ModelRequest, emit: Any) -> str:
+        emit(7)
+        return "never"
+
+    generate: Any = (lambda: ai.generate_stream("go", model=talker).response) if streamed else ai.generate
+    with pytest.raises(AdjournError, match="not 7"):
+        await (generate() if streamed else generate("go", model=talker))
