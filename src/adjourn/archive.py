@@ -131,14 +131,18 @@ class Archive:
             out += await transact(store, lambda tx: tx.events([snapshot_id]), read=True)
         return out
 
-    async def delete(self, session_id: str, *, force: bool = False) -> None:
+    async def delete(self, session_id: str, *, force: bool = False, untouched_since: float | None = None) -> None:
         """Deletes a session; the audit of its decisions stays.
 
         With `force` its open pauses are cancelled; without, they refuse the deletion (SessionPaused), and so does a decision
-        that was accepted and that no process has taken up yet.
+        that was accepted and that no process has taken up yet. With `untouched_since` (seconds since 1970) it is refused
+        where anything happened since then, whatever `force` says (SessionBusy).
         """
-        store = await self._holding(session_id)
-        await transact(store, partial(_delete, session_id=session_id, force=force, now=self._shelf.clock.now()))
+        store, now = await self._holding(session_id), self._shelf.clock.now()
+        if untouched_since is not None:
+            await transact(store, partial(_purge, session_id=session_id, before=untouched_since, now=now))
+        else:
+            await transact(store, partial(_delete, session_id=session_id, force=force, now=now))
 
     async def purge(self, older_than: float) -> int:
         """Deletes sessions that nothing happened in for so many seconds and that neither run nor wait; says how many.

@@ -1,12 +1,16 @@
 """`adjourn export`, `import` and `purge`."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from adjourn.cli import archive
 from adjourn.errors import StoreUnavailable
+from adjourn.lease import transact
 from cli.cli_kit import APP, Shop
 
 
@@ -80,6 +84,22 @@ def test_purge_by_age_takes_only_what_has_been_at_rest_so_long(shop: Shop) -> No
     assert len(shop("sessions", "--json").json["items"]) == 2
     assert shop("purge", "--older-than", "0s", "--yes", "--json").json["deleted"] == 1
     assert len(shop.waiting()) == 1
+
+
+def test_what_comes_alive_before_it_is_purged_stays(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.say("hello")
+    old: Any = vars(archive)["_old"]
+
+    async def seen_and_then_used(ai: Any, cutoff: float) -> Any:
+        rows = await old(ai, cutoff)
+        for row in rows:
+            await transact(ai.stores()[0], lambda tx, row=row: tx.put_session(replace(row, updated=time.time())))
+        return rows
+
+    monkeypatch.setattr(archive, "_old", seen_and_then_used)
+    got = shop("purge", "--older-than", "0s", "--yes", "--json").json
+    assert (got["sessions"], got["deleted"]) == ([], 0)
+    assert len(shop("sessions", "--json").json["items"]) == 1
 
 
 def test_purge_by_age_shortens_the_feed_and_says_so(shop: Shop) -> None:

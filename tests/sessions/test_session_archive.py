@@ -17,7 +17,7 @@ from adjourn import (
     UnknownInterrupt,
     archive,
 )
-from adjourn.errors import AdjournError
+from adjourn.errors import AdjournError, SessionBusy
 from adjourn.testing import call
 from sessions.session_kit import Mortal, World, desk, outputs_of, shown
 
@@ -202,6 +202,19 @@ async def test_an_accepted_decision_that_nobody_took_up_yet_is_purged_by_nothing
     assert world.done("paid") == [5]
     world.clock.time += 1000
     assert await desk(world).sessions.purge(older_than=500) == 1
+
+
+async def test_a_session_is_deleted_on_condition_that_nothing_happened_in_it_since(world: World) -> None:
+    process = world.process("one", "two")
+    session = process.connect()
+    await session.send("hi").output
+    seen = world.clock.time = world.clock.time + 10
+    await session.send("hi again").output
+    with pytest.raises(SessionBusy, match="goes on"):
+        await process.ai.sessions.delete(session.id, force=True, untouched_since=seen)
+    assert [s.id for s in await process.ai.sessions.list()] == [session.id]
+    await process.ai.sessions.delete(session.id, untouched_since=seen + 1)
+    assert await process.ai.sessions.list() == []
 
 
 async def test_a_turn_that_a_dead_process_left_is_not_purged(world: World) -> None:

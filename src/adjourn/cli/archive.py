@@ -19,7 +19,7 @@ from adjourn.cli.place import Place
 from adjourn.cli.screen import harmless, safe
 from adjourn.cli.typed import lines_of_standard_input
 from adjourn.cli.words import many, short, span
-from adjourn.errors import SessionPaused
+from adjourn.errors import SessionError, SessionPaused
 from adjourn.lease import transact
 from adjourn.ledger import INNER
 from adjourn.parts import new_id
@@ -125,16 +125,18 @@ async def purge(
     if bool(ids) == bool(older_than):
         raise misused("say which: ids of sessions, or --older-than")
     ai = shell.place.open()
+    since: float | None = None
     if ids:
         chosen = [await find_session(ai, typed) for typed in dict.fromkeys(ids)]
         await _check(ai, chosen, force)
     else:
-        chosen = await _old(ai, seconds_of(older_than or ""))
-    gone = 0 if dry_run or not chosen else await _delete(shell, ai, chosen, force, yes)
+        since = time.time() - seconds_of(older_than or "")
+        chosen = await _old(ai, since)
+    gone = [] if dry_run or not chosen else await _delete(shell, ai, chosen, force, yes, since)
     # Nobody was asked where there was nothing to delete, so then only --yes lets the feed be shortened.
     forgotten = 0 if ids or dry_run or not (chosen or yes) else await _forget(ai, seconds_of(older_than or ""))
-    named = [row.id for row in chosen]
-    shell.screen.give({"sessions": named, "deleted": gone, "dryRun": dry_run, "feedEntries": forgotten})
+    named = [row.id for row in chosen] if dry_run else gone
+    shell.screen.give({"sessions": named, "deleted": len(gone), "dryRun": dry_run, "feedEntries": forgotten})
     if dry_run:
         for row in chosen:
             shell.screen.say(f"{safe(row.id)}\t{safe(row.agent, 40)}\t{span(time.time() - row.updated)}")
@@ -142,7 +144,7 @@ async def purge(
         shell.screen.note(f"{many(len(chosen), 'session')} would be deleted.{feed}")
     else:
         feed = f", and {many(forgotten, 'entry', 'entries')} of the inbox's feed" if forgotten else ""
-        shell.screen.say(f"Deleted {many(gone, 'session')}{feed}.")
+        shell.screen.say(f"Deleted {many(len(gone), 'session')}{feed}.")
 
 
 def seconds_of(text: str) -> float:
@@ -164,8 +166,7 @@ async def _check(ai: Adjourn, rows: Sequence[SessionRecord], force: bool) -> Non
             )
 
 
-async def _old(ai: Adjourn, seconds: float) -> list[SessionRecord]:
-    cutoff = time.time() - seconds
+async def _old(ai: Adjourn, cutoff: float) -> list[SessionRecord]:
     out: list[SessionRecord] = []
 
     def page(after: tuple[float, str] | None) -> Callable[[Tx], list[SessionRecord]]:
@@ -195,15 +196,22 @@ async def _waits(store: Store, session_id: str) -> bool:
     return await transact(store, work, read=True)
 
 
-async def _delete(shell: Shell, ai: Adjourn, rows: Iterable[SessionRecord], force: bool, yes: bool) -> int:
+async def _delete(
+    shell: Shell, ai: Adjourn, rows: Iterable[SessionRecord], force: bool, yes: bool, since: float | None
+) -> list[str]:
     rows = list(rows)
     if not yes:
         if not shell.screen.interactive:
             raise misused(f"{many(len(rows), 'session')} would be deleted for good; say so with --yes")
         if not await confirm(f"Delete {many(len(rows), 'session')} for good?"):
             raise Left("Nothing was deleted.")
-    gone = 0
+    gone: list[str] = []
     for row in rows:
-        await ai.sessions.delete(row.id, force=force)
-        gone += 1
+        try:
+            await ai.sessions.delete(row.id, force=force, untouched_since=since)
+            gone.append(row.id)
+        except SessionError:
+            if since is None:
+                raise
+            # It came alive, or went, while the question stood there.
     return gone
