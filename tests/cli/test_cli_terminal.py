@@ -123,7 +123,9 @@ def test_the_live_list_shows_what_comes_and_decides_it(shop: Shop, terminal: Ope
     t.see("1 waiting").see("pay(amount=1)")
     shop.say("pay 2")  # in another process, as far as the list can tell
     t.see("2 waiting").type("j" + ENTER)
-    t.see("amount  2").type("a")
+    t.see("amount  2").see("(a) Approve").see("Esc leaves").type(
+        "a"
+    )  # what is typed before the menu is there is no answer
     t.see("Restarted pay").see("Back to the list").type(ENTER)
     t.see("1 waiting").gone("pay(amount=2)")
     shop.decline(shop.waiting()[0].id)

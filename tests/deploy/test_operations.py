@@ -202,8 +202,9 @@ def test_a_lease_that_does_not_end_is_ended(machine: Machine) -> None:
         tx.put_session(replace(known(tx, session), lease_until=time.time() + 7200, holder="p_wrong", pending=True))
 
     change(machine, hold)
-    said = machine.shell(recipe("A lease that does not end"))
+    said = machine.shell(recipe("A lease that does not end"), code=8)  # what a worker has yet to go on with is left
     assert "session.stuck_lease" in said
+    assert "left in the middle" in said
     assert change(machine, lambda tx: known(tx, session)).lease_until <= time.time()
 
 

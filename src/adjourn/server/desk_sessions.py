@@ -274,7 +274,8 @@ class SessionDesk:
             raise SessionNotFound(f"agent {agent.name!r} has no session {session_id!r}")
 
     async def of_snapshot(self, principal: Principal, agent: Agent, snapshot_id: str, session_id: str | None) -> str:
-        assert agent.store is not None
+        if agent.store is None:
+            raise SessionNotFound(f"agent {agent.name!r} has no store, so there is no snapshot {snapshot_id!r}")
         snapshot = await transact(agent.store, lambda tx: tx.snapshot(plain_id(snapshot_id)), read=True)
         if snapshot is None or session_id not in (None, snapshot.session_id):
             raise SessionNotFound(f"there is no snapshot {snapshot_id!r}")
