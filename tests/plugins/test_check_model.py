@@ -163,11 +163,6 @@ def raising(request: ModelRequest) -> str:
     raise KeyError("choices")
 
 
-def telling_texts(request: ModelRequest, emit: Any) -> str:
-    emit("ok")
-    return "ok"
-
-
 async def swallowing(request: ModelRequest) -> str:
     try:
         await asyncio.sleep(0.05)
@@ -188,6 +183,12 @@ class Nameless:
 
 class Named(Nameless):
     name: Any = "mine/named"
+
+
+class TellingTexts(Named):
+    async def __call__(self, request: ModelRequest, emit: Any) -> ModelReply:
+        emit("ok")
+        return as_reply("ok")
 
 
 class Numbered(Named):
@@ -225,7 +226,7 @@ def odd(**fields: Any) -> Any:
     "make,problem",
     [
         (FunctionModel(raising), "raised KeyError, not a ModelError: 'choices'"),
-        (FunctionModel(telling_texts), "emitted a str, not a Chunk"),
+        (TellingTexts(), "emitted a str, not a Chunk"),
         (FunctionModel(swallowing), "leaves nothing behind: it was cancelled and replied all the same"),
         (FunctionModel(reading_only_texts), "goes on after a result: it raised AttributeError"),
         (Nameless(), "is no model .it has no `name`.; give a model"),

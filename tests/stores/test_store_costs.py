@@ -311,6 +311,9 @@ def pages(place: Place, works: Mapping[str, Callable[[Tx], Any]] = WORKS) -> dic
     out: dict[str, tuple[int, int, list[str]]] = {}
     db = server.connect()
     db.execute(
+        b"SET application_name = 'counting'"
+    )  # it is slow, and no process of the store that is to be ended for that
+    db.execute(
         b"SET enable_seqscan = off"
     )  # a small table is rightly read whole; here it is asked whether an index would do
     for name, work in works.items():
