@@ -12,7 +12,7 @@ from adjourn.clock import Clock
 from adjourn.errors import SessionConflict, SessionNotFound, StoreError
 from adjourn.ledger import Leg, renew
 from adjourn.observe import Observer, notify
-from adjourn.promise import Promise
+from adjourn.promise import Promise, running_loop
 from adjourn.store import Store, Tx
 
 T = TypeVar("T")
@@ -30,6 +30,9 @@ class _Bell:
 
     def wake(self, waiter: "asyncio.Future[None]") -> None:
         """From any thread."""
+        if running_loop() is waiter.get_loop():
+            _answer(waiter)
+            return
         self._ready.append(waiter)
         if not self._rung:
             self._rung = True
@@ -45,9 +48,12 @@ class _Bell:
         self._rung = False
         ready = self._ready
         while ready:
-            waiter = ready.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+            _answer(ready.popleft())
+
+
+def _answer(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 _bells: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bell]" = weakref.WeakKeyDictionary()

@@ -37,6 +37,7 @@ from adjourn.events import (
 )
 from adjourn.loading import closed, next_of
 from adjourn.parts import Artifact, canonical, digest, new_id
+from adjourn.promise import brief
 from adjourn.records import (
     Decision,
     InterruptQuery,
@@ -118,6 +119,7 @@ class Saved(msgspec.Struct, frozen=True, gc=False):
 # -- committing ------------------------------------------------------------------------------------------------------
 
 
+@brief
 def save(tx: Tx, write: Write) -> Saved:
     """Commits a leg's events. Raises SessionConflict, SessionBusy or AlreadyResolved, and then keeps nothing."""
     leg, now = write.leg, write.now
@@ -332,6 +334,7 @@ def _snapshot(tx: Tx, write: Write, leg: Leg, rest: Paused | Finished | None) ->
     return replace(snapshot, status=status, finish_reason=end.reason, error=end.error, messages=closed(write.turn))
 
 
+@brief
 def renew(tx: Tx, leg: Leg, now: float, lease_seconds: float) -> None:
     """Keeps the lease for another while. Raises SessionConflict where it is lost."""
     session = _held(tx, leg, now)
@@ -341,6 +344,7 @@ def renew(tx: Tx, leg: Leg, now: float, lease_seconds: float) -> None:
         tx.put_snapshot(replace(snapshot, heartbeat=now))
 
 
+@brief
 def let_go(tx: Tx, session_id: str, holder: str) -> bool:
     """Gives up the lease that `holder` has on a session whose turn runs, so that another process goes on at once.
 
@@ -353,6 +357,7 @@ def let_go(tx: Tx, session_id: str, holder: str) -> bool:
     return True
 
 
+@brief
 def enqueue(tx: Tx, leg: Leg, queued: Queued, now: float) -> None:
     """Keeps a message until the session's pause is over. `leg` says which session, and makes one that is not stored yet."""
     session = tx.session(leg.session_id)
@@ -371,6 +376,7 @@ def late_result(tx: Tx, session_id: str, call_id: str, output: Json, now: float)
 # -- deciding without driving ----------------------------------------------------------------------------------------
 
 
+@brief
 def decide(
     tx: Tx,
     interrupt_id: str,

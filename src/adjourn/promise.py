@@ -4,15 +4,32 @@ A `concurrent.futures.Future` is one, so a store may give those. Ours is lighter
 sessions that each wait for a commit do not spend their time on making locks.
 """
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+C = TypeVar("C", bound=Callable[..., Any])
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _log = logging.getLogger("adjourn.stores")
+
+
+def brief(work: C) -> C:
+    """Marks a work (a function of a `Tx`) that touches few rows, whatever it is given.
+
+    It means nothing to who calls it. A store may run such a work where it was submitted, as an event loop would not wait
+    for the hop to a thread and back.
+    """
+    work.brief = True  # type: ignore[attr-defined]
+    return work
+
+
+def is_brief(work: Callable[..., Any]) -> bool:
+    """Whether it was marked so, or is a `partial` of one that was."""
+    return getattr(getattr(work, "func", work), "brief", False)
 
 
 class Promise(Protocol[T_co]):
@@ -34,11 +51,15 @@ class Promise(Protocol[T_co]):
 
 
 class Pending(Generic[T]):
-    """A promise that is kept with `keep` or broken with `fail`, once, by one thread."""
+    """A promise that is kept with `keep` or broken with `fail`, once, by one thread.
 
-    __slots__ = ("_callbacks", "_done", "_error", "_value")
+    `hurry` is called, in the thread of whoever is about to block until it is done, and may do what was promised there.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_callbacks", "_done", "_error", "_hurry", "_value")
+
+    def __init__(self, hurry: Callable[[], None] | None = None) -> None:
+        self._hurry = hurry
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
@@ -64,6 +85,8 @@ class Pending(Generic[T]):
         return self._value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self._done and self._hurry is not None:
+            self._hurry()
         if not self._done:
             done = threading.Event()
             self.add_done_callback(lambda _: done.set())
@@ -88,3 +111,11 @@ class Pending(Generic[T]):
                 fn(self)
             except Exception:  # noqa: BLE001 - a waiter's trouble is not the store's
                 _log.exception("a callback of a store's promise failed")
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The one that runs in this thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -86,6 +86,7 @@ _USUAL = (
     b'ens":120,"outputTokens":30},"took":0.'
 )
 _SMALL = 200  # bytes, below which packing gains too little
+_SHORT = 3000  # bytes, that a small window spans together with the above
 
 
 def pack_events(events: Sequence[Event]) -> bytes:
@@ -94,7 +95,8 @@ def pack_events(events: Sequence[Event]) -> bytes:
     if len(body) < _SMALL:
         return body
     # Level 1 with little memory: what is packed is short, and setting up costs more than packing.
-    deflate = zlib.compressobj(1, zlib.DEFLATED, -15, 4, zdict=_USUAL)
+    bits, memory = (-12, 2) if len(body) < _SHORT else (-15, 4)
+    deflate = zlib.compressobj(1, zlib.DEFLATED, bits, memory, zdict=_USUAL)
     return _PACKED + deflate.compress(body) + deflate.flush()
 
 

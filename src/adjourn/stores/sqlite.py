@@ -1,13 +1,11 @@
 """Sessions in one SQLite file, which several processes may share.
 
-All changes go through one thread. It runs whatever is queued in one transaction, each work in a savepoint of its own, and
-syncs once for all of it: one caller waits for one sync, a thousand wait for a few. A promise is done after the commit,
-never before. Reads have connections of their own and wait for nobody: a read runs in the calling thread where that may
-block, else in one of a few threads beside the event loop.
+All changes go through one writer, in one transaction at a time; it syncs once for all that is queued: one caller waits for
+one sync, a thousand wait for a few. A promise is done after the commit, never before. Reads have connections of their own
+and wait for nobody: a read runs in the calling thread where that may block, else in one of a few threads beside the event
+loop.
 """
 
-import asyncio
-import logging
 import os
 import sqlite3
 import threading
@@ -15,32 +13,21 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from adjourn.errors import StoreError, StoreUnavailable
-from adjourn.promise import Pending
+from adjourn.promise import Pending, running_loop
 from adjourn.store import Tx
 from adjourn.stores.sqlite_file import File, is_busy, is_storage
 from adjourn.stores.sqlite_rows import SQLiteTx
+from adjourn.stores.sqlite_writer import Writer
 from adjourn.stores.subscribers import Subscribers
 from adjourn.stores.threads import Threads, never_free
 
 T = TypeVar("T")
 
-_log = logging.getLogger("adjourn.stores")
-
-_BATCH = 256
-"""Works in one commit. More would make other processes wait, and gain nothing."""
-_BATCH_SECONDS = 0.05
-_POLL_SECONDS = 0.2
 _FORK_SECONDS = 5.0
 _READERS = 4
-
-
-class _Job(NamedTuple):
-    work: Callable[[Tx], Any]
-    promise: Pending[Any]
 
 
 class SQLiteStore:
@@ -87,52 +74,45 @@ class _Core:
         _cores.add(self)
 
     def _open(self) -> None:
-        self._gate = threading.RLock()  # held by the writer within a transaction, so that a fork can wait for its end
         self._reads = _Reads(self.file)
-        self._queue: SimpleQueue[_Job | bool | None] = SimpleQueue()
-        self._db: sqlite3.Connection | None = self.file.open()
-        self._inode = self.file.inode()
-        self._version = self._data_version()
-        self._polled = time.monotonic()
-        self._thread: threading.Thread | None = threading.Thread(target=self._run, name="adjourn-sqlite", daemon=True)
-        self._thread.start()
+        self._writer: Writer | None = Writer(self.file, self.file.open(), self._subscribers)
 
     # -- what any thread calls
 
     def submit(self, work: Callable[[Tx], T]) -> Pending[T]:
-        promise: Pending[T] = Pending()
         with self._lock:
-            if self._ready(promise):
-                self._queue.put(_Job(work, promise))
-        return promise
+            try:
+                return self._ready().submit(work)
+            except StoreError as e:
+                return _broken(e)
 
     def submit_read(self, work: Callable[[Tx], T]) -> Pending[T]:
         promise: Pending[T] = Pending()
         with self._lock:
-            if not self._ready(promise):
-                return promise
+            try:
+                self._ready()
+            except StoreError as e:
+                return _broken(e)
             reads = self._reads
-            if _in_event_loop():
+            if running_loop() is not None:
                 reads.submit(work, promise)
                 return promise
         reads.run(work, promise)
         return promise
 
-    def _ready(self, promise: Pending[Any]) -> bool:
+    def _ready(self) -> Writer:
         if self._closed:
-            promise.fail(StoreUnavailable(f"{self.file.path}: this store was closed; open it again"))
-        elif self._db is None:
-            try:
-                self._open_in_child()
-            except StoreError as e:
-                promise.fail(e)
-                return False
-        return not self._closed
+            raise StoreUnavailable(f"{self.file.path}: this store was closed; open it again")
+        if self._writer is None:
+            self._open_in_child()
+        assert self._writer is not None
+        return self._writer
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         end = self._subscribers.add(callback)
         with self._lock:
-            self._queue.put(True)  # the writer looks for other processes' changes from now on
+            if self._writer is not None:
+                self._writer.wake()  # it looks for other processes' changes from now on
         return end
 
     def close(self) -> None:
@@ -140,174 +120,37 @@ class _Core:
             if self._closed:
                 return
             self._closed = True
-            self._queue.put(None)
         self._reads.close()
-        # Python may collect a forgotten store in any thread, this one too; it then ends by itself.
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    # -- the writer
-
-    def _run(self) -> None:
-        while True:
-            job = self._next()
-            if job is None:
-                break
-            if not isinstance(job, bool):
-                self._batch(job)
-            if self._subscribers and time.monotonic() - self._polled > _POLL_SECONDS:
-                self._poll()
-        assert self._db is not None
-        self._db.close()
-
-    def _next(self) -> _Job | bool | None:
-        try:
-            return self._queue.get(timeout=_POLL_SECONDS if self._subscribers else None)
-        except Empty:
-            return True
-
-    def _more(self, ran: int, until: float) -> _Job | None:
-        """The next work for this transaction, if there is one now."""
-        while ran < _BATCH and not self._queue.empty() and time.monotonic() < until:
-            job = self._queue.get()
-            if job is None:
-                self._queue.put(None)  # nothing is queued after the end: close() saw to that
-                return None
-            if not isinstance(job, bool):
-                return job
-        return None
-
-    def _batch(self, job: _Job) -> None:
-        """One transaction: this work and those that are queued behind it."""
-        db = self._db
-        assert db is not None
-        settled: list[tuple[Pending[Any], Any, BaseException | None]] = []
-        at: _Job | None = job
-        kept = changed = False
-        with self._gate:
-            try:
-                before = db.total_changes
-                until = time.monotonic() + _BATCH_SECONDS
-                while at is not None:
-                    if not db.in_transaction:
-                        self._begin(db)
-                    result, error = self._work(db, at.work, kept)
-                    settled.append((at.promise, result, error))
-                    kept = kept or error is None
-                    at = self._more(len(settled), until)
-                if kept:
-                    db.execute("COMMIT")
-                    changed = db.total_changes != before
-            except BaseException as e:  # noqa: BLE001 (everybody in this transaction is told)
-                self._lost(db, e, settled, at)
-                return
-        for promise, result, error in settled:
-            _settle(promise, result, error)
-        if changed:
-            self._subscribers.call(self.file.path)
-
-    def _begin(self, db: sqlite3.Connection) -> None:
-        if self.file.inode() != self._inode:
-            raise self.file.moved()
-        self.file.patiently(lambda: db.execute("BEGIN IMMEDIATE"))
-
-    def _work(
-        self, db: sqlite3.Connection, work: Callable[[Tx], Any], beside: bool
-    ) -> tuple[Any, BaseException | None]:
-        """Runs one work. Raises only where the database failed, and with it all works of this transaction."""
-        # The first one needs no savepoint: where it raises, there is nothing else to keep.
-        if beside:
-            db.execute("SAVEPOINT work")
-        try:
-            tx = SQLiteTx(db)
-            result = work(tx)
-            tx.finish()
-        except BaseException as e:
-            if is_storage(e) or not db.in_transaction:
-                raise
-            if beside:
-                db.execute("ROLLBACK TO work")
-                db.execute("RELEASE work")
-            else:
-                db.execute("ROLLBACK")
-            return None, e
-        if beside:
-            db.execute("RELEASE work")
-        return result, None
-
-    def _lost(self, db: sqlite3.Connection, error: BaseException, settled: list[Any], at: _Job | None) -> None:
-        """The transaction failed: nothing of it was kept, and everybody who was in it is told."""
-        try:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-        except sqlite3.Error as e:
-            _log.warning("rolling back %s failed: %s", self.file.path, e)
-        meant = self.file.explain(error)
-        waiting = [at.promise] if at is not None else []
-        for promise, _, own in settled:
-            if own is not None:
-                promise.fail(own)
-            else:
-                waiting.append(promise)
-        if isinstance(error, StoreError):
-            waiting += self._queued()
-        for promise in waiting:
-            copy = type(meant)(*meant.args)  # its own for each: a traceback grows where it is raised
-            copy.__cause__ = error.__cause__ if error is meant else error
-            promise.fail(copy)
-
-    def _queued(self) -> list[Pending[Any]]:
-        """Those who waited just as long for the lock that did not come."""
-        out: list[Pending[Any]] = []
-        while (job := self._more(0, float("inf"))) is not None:
-            out.append(job.promise)
-        return out
-
-    # -- who wants to hear of changes
-
-    def _data_version(self) -> int:
-        """Changes when another connection has committed."""
-        assert self._db is not None
-        return self._db.execute("PRAGMA data_version").fetchone()[0]
-
-    def _poll(self) -> None:
-        self._polled = time.monotonic()
-        try:
-            version = self._data_version()
-        except sqlite3.Error:
-            return  # busy for a moment; a lasting problem shows at the next commit
-        if version != self._version:
-            self._version = version
-            self._subscribers.call(self.file.path)
+        if self._writer is not None:
+            self._writer.close()
 
     # -- forks
 
     def before_fork(self) -> None:
         """Waits until no transaction is open: then a child can let go of what it inherits without a trace."""
         self._lock.acquire()
-        self._still = self._gate.acquire(timeout=_FORK_SECONDS)
+        self._still = self._writer is None or self._writer.gate.acquire(timeout=_FORK_SECONDS)
         self._quiet = self._still and self._reads.pause(_FORK_SECONDS)
 
     def after_fork_in_parent(self) -> None:
         if self._quiet:
             self._reads.resume()
-        if self._still:
-            self._gate.release()
+        if self._still and self._writer is not None:
+            self._writer.gate.release()
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        inherited = [self._db, *self._reads.idle]
+        # The writer's gate stays shut here, whatever holds on to it: what was queued is the parent's to do.
+        inherited = [*([self._writer.db] if self._writer is not None else []), *self._reads.idle]
         self._lock = threading.Lock()
         self._subscribers = Subscribers()
-        self._thread = None
-        self._queue = SimpleQueue()
+        self._writer = None
         self._reads = _Reads(self.file)
         for db in inherited:
-            if db is not None and self._quiet:
+            if self._quiet:
                 db.close()
-            elif db is not None:
+            else:
                 never_free(db)
-        self._db = None
 
     def _open_in_child(self) -> None:
         if not self._quiet:
@@ -395,19 +238,10 @@ class _Reads:
             db.close()
 
 
-def _settle(promise: Pending[Any], result: Any, error: BaseException | None) -> None:
-    if error is None:
-        promise.keep(result)
-    else:
-        promise.fail(error)
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+def _broken(error: Exception) -> Pending[Any]:
+    promise: Pending[Any] = Pending()
+    promise.fail(error)
+    return promise
 
 
 _cores: "weakref.WeakSet[_Core]" = weakref.WeakSet()

@@ -20,7 +20,7 @@ APPLICATION_ID = 0x41444A4E
 # A quarter of the usual page: a commit of a turn touches two to six pages with little on each, and every touched page
 # is written whole.
 _PAGE_SIZE = 1024
-_CHECKPOINT_PAGES = 4000
+_CHECKPOINT_PAGES = 16_000  # the writer makes checkpoints earlier, where they hold up nobody
 _EACH = ("temp_store = MEMORY", "cache_size = -8000")
 
 _MIGRATIONS = migrations("sqlite")
@@ -34,6 +34,7 @@ class File:
         if name in {"", ":memory:"}:
             raise StoreUnavailable("a SQLiteStore needs the path of a file; for one in memory use MemoryStore()")
         self.path = Path(name).absolute()
+        self._name = os.fspath(self.path)
         self.busy_seconds = busy_seconds
 
     def open(self) -> sqlite3.Connection:
@@ -61,7 +62,7 @@ class File:
     def inode(self) -> tuple[int, int] | None:
         """Which file the path names; None where there is none."""
         try:
-            found = os.stat(self.path)
+            found = os.stat(self._name)
         except OSError:
             return None
         return found.st_dev, found.st_ino
@@ -218,7 +219,7 @@ class File:
             "fullfsync = ON",  # on macOS nothing less reaches the disk; elsewhere it means nothing
             "checkpoint_fullfsync = ON",
             f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
-            f"journal_size_limit = {_CHECKPOINT_PAGES * _PAGE_SIZE * 4}",
+            f"journal_size_limit = {_CHECKPOINT_PAGES * _PAGE_SIZE}",
             *_EACH,
         ):
             db.execute(f"PRAGMA {setting}").fetchall()

@@ -16,9 +16,9 @@ from adjourn.stores.sqltx import FORGOTTEN, SqlTx
 _Q = queries("sqlite")
 
 
-def _indexed(session: SessionRecord) -> tuple[object, ...]:
-    """What an index on sessions holds."""
-    return session.agent, session.owner, session.created, active(session)
+def _same_place(one: SessionRecord, other: SessionRecord) -> bool:
+    """Whether the indexes that all sessions are in hold the same of both."""
+    return one.agent == other.agent and one.owner == other.owner and one.created == other.created
 
 
 class SQLiteTx(SqlTx):
@@ -48,11 +48,14 @@ class SQLiteTx(SqlTx):
 
     def put_session(self, record: SessionRecord) -> None:
         old = self._seen.pop(record.id, None)
-        if old is None or _indexed(old) != _indexed(record):
+        if old is None or not _same_place(old, record):
             super().put_session(record)
-        else:
-            row = SESSION.row(record)
+            return
+        row, is_active = SESSION.row(record), active(record)
+        if is_active == active(old):
             self.run("touch_session", (row[0], *row[-3:]))
+        else:
+            self.run("turn_session", (row[0], *row[-3:], is_active))
 
     def drop_session(self, session_id: str) -> None:
         self._seen.pop(session_id, None)

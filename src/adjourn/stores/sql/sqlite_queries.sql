@@ -8,6 +8,9 @@ SELECT id, agent, owner, created, updated, lease_until, body FROM sessions WHERE
 -- name: touch_session
 UPDATE sessions SET updated = ?2, lease_until = ?3, body = ?4 WHERE id = ?1;
 
+-- name: turn_session
+UPDATE sessions SET updated = ?2, lease_until = ?3, body = ?4, active = ?5 WHERE id = ?1;
+
 -- name: put_session
 INSERT INTO sessions (id, agent, owner, created, updated, lease_until, body, active)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)

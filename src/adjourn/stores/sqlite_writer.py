@@ -1,0 +1,318 @@
+"""The one who changes a SQLite file: runs what is queued, in one transaction at a time, and syncs once for all of it.
+
+There is one transaction at a time, and two who may run it. The writer's own thread can wait: for another process's lock,
+for a slow disk. But to be woken there and back costs more than a commit does where the disk is quick. So there an event
+loop runs brief works itself: all that was submitted in one turn of the loop share one commit in the next. It never waits
+for a lock, it leaves the rest to the thread after a few milliseconds, and a slow sync sends the next commits to the thread.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+from adjourn.errors import StoreError
+from adjourn.promise import Pending, is_brief, running_loop
+from adjourn.store import Tx
+from adjourn.stores.sqlite_file import File, is_busy, is_storage
+from adjourn.stores.sqlite_rows import SQLiteTx
+
+_log = logging.getLogger("adjourn.stores")
+
+_BATCH = 256
+"""Works in one commit. More would make other processes wait, and gain nothing."""
+_THREAD_SECONDS = 0.05
+_LOOP_SECONDS = 0.005
+_QUICK_SECONDS = 0.002
+"""How long an event loop may be held up by a sync, in the middle of the last few."""
+_AWAY_SECONDS = 1.0
+"""For how long commits stay out of event loops where it took longer. Then a few try again."""
+_CHECKPOINT_CHANGES = 1000
+"""Changed rows, after which what they left in the log goes into the file. A row touches two to six pages."""
+_POLL_SECONDS = 0.2
+
+
+class _Job(NamedTuple):
+    work: Callable[[Tx], Any]
+    promise: Pending[Any]
+
+
+class _Settled(NamedTuple):
+    promise: Pending[Any]
+    result: Any
+    error: BaseException | None
+
+
+class Listeners(Protocol):
+    """Who wants to hear of changes. True while there are any."""
+
+    def __bool__(self) -> bool: ...
+
+    def call(self, store: object) -> None: ...
+
+
+class Writer:
+    """Runs the works that it is handed on this connection, in their order."""
+
+    def __init__(self, file: File, db: sqlite3.Connection, listeners: Listeners) -> None:
+        self.db = db
+        self.gate = threading.Lock()
+        """Held by whoever is in a transaction."""
+        self._file = file
+        self._inode = file.inode()
+        self._listeners = listeners
+        self._jobs: deque[_Job] = deque()
+        self._bell: SimpleQueue[bool] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None  # whose turn is to come
+        self._sync_seconds = 0.0
+        self._average_seconds = 0.0  # of the last syncs in event loops; elsewhere the time holds a wait for the interpreter
+        self._slow_until = 0.0
+        self._in_file = db.total_changes
+        self._version = self._data_version()
+        self._polled = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="adjourn-sqlite", daemon=True)
+        self._thread.start()
+
+    # -- what any thread calls
+
+    def submit(self, work: Callable[[Tx], Any]) -> Pending[Any]:
+        """Queues it. There must be no other call after `close`."""
+        loop = running_loop() if is_brief(work) and time.monotonic() > self._slow_until else None
+        promise: Pending[Any] = Pending(self._hurry if loop is not None else None)
+        self._jobs.append(_Job(work, promise))
+        if loop is None:
+            self.wake()
+        elif self._loop is not loop:
+            self._loop = loop
+            loop.call_soon(_Turn(self))
+        return promise
+
+    def wake(self) -> None:
+        """Has the thread look at what is queued."""
+        self._bell.put(True)
+
+    def close(self) -> None:
+        """Finishes what is queued, then lets go of the file."""
+        self._bell.put(False)
+        # Python may collect a forgotten store in any thread, the writer's too; it then ends by itself.
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # -- in an event loop
+
+    def turn(self) -> None:
+        """Runs what is queued now, as far as that is brief; the thread gets the rest."""
+        self._loop = None
+        if not self.gate.acquire(blocking=False):
+            self.wake()  # the thread may have looked already, and be about to sleep
+            return
+        try:
+            stopped = self._batch(self._brief, self._begin_now, _LOOP_SECONDS)
+            self._average_seconds += (self._sync_seconds - self._average_seconds) / 16
+            if self._average_seconds > _QUICK_SECONDS:
+                self._average_seconds /= 2
+                self._slow_until = time.monotonic() + _AWAY_SECONDS
+        finally:
+            self.gate.release()
+        if self._jobs or self._checkpoint_due:
+            self.wake()
+        if stopped is not None:
+            raise stopped
+
+    def _brief(self) -> _Job | None:
+        """The next one, where it is brief."""
+        return self._jobs.popleft() if self._jobs and is_brief(self._jobs[0].work) else None
+
+    def _hurry(self) -> None:
+        """Somebody blocks until a work is done, and so perhaps the very loop whose turn it waits for."""
+        if self._loop is not None and self._loop is running_loop():
+            self.turn()
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            going = self._rung()
+            while self._jobs:
+                with self.gate:
+                    self._batch(self._any, self._begin, _THREAD_SECONDS)
+            if self._checkpoint_due:
+                self._checkpoint()
+            if self._listeners and time.monotonic() - self._polled > _POLL_SECONDS:
+                self._poll()
+        self.db.close()
+
+    def _rung(self) -> bool:
+        """Waits until there may be something to do. False for the last time."""
+        try:
+            return self._bell.get(timeout=_POLL_SECONDS if self._listeners else None)
+        except Empty:
+            return True
+
+    def _any(self) -> _Job | None:
+        """The next one."""
+        return self._jobs.popleft() if self._jobs else None
+
+    @property
+    def _checkpoint_due(self) -> bool:
+        return self.db.total_changes - self._in_file > _CHECKPOINT_CHANGES
+
+    def _checkpoint(self) -> None:
+        """Brings into the file what is in the log beside it, which else grows."""
+        with self.gate:
+            self._in_file = self.db.total_changes
+            try:
+                self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error as e:
+                _log.debug("%s stays in its log for now: %s", self._file.path, e)  # it is as safe there
+
+    def _poll(self) -> None:
+        """Looks for other processes' changes."""
+        self._polled = time.monotonic()
+        try:
+            with self.gate:
+                version = self._data_version()
+        except sqlite3.Error:
+            return  # busy for a moment; a lasting problem shows at the next commit
+        if version != self._version:
+            self._version = version
+            self._listeners.call(self._file.path)
+
+    def _data_version(self) -> int:
+        """Changes when another connection has committed."""
+        return self.db.execute("PRAGMA data_version").fetchone()[0]
+
+    # -- a transaction, in either. The gate is held.
+
+    def _batch(
+        self, take: Callable[[], _Job | None], begin: Callable[[], bool], seconds: float
+    ) -> BaseException | None:
+        """One transaction: the first that `take` gives, and those behind it that come within this time.
+
+        Gives what a signal's handler raised meanwhile, once everybody was told how it went.
+        """
+        db = self.db
+        settled: list[_Settled] = []
+        at: _Job | None = None
+        kept = synced = False
+        stopped: BaseException | None = None
+        before = db.total_changes
+        try:
+            until = time.monotonic() + seconds
+            while len(settled) < _BATCH and (not settled or time.monotonic() < until) and (at := take()) is not None:
+                if not db.in_transaction and not begin():
+                    self._jobs.appendleft(at)
+                    at = None
+                    break
+                result, error = self._work(db, at.work, kept)
+                settled.append(_Settled(at.promise, result, error))
+                at = None
+                kept = kept or error is None
+            if kept:
+                start = time.monotonic()
+                synced = True
+                db.execute("COMMIT")
+                self._sync_seconds = time.monotonic() - start
+        except BaseException as e:  # noqa: BLE001 (everybody in this transaction is told)
+            stopped = None if isinstance(e, Exception) else e
+            # Handlers run in the midst of anything, and so behind a commit as well.
+            if isinstance(e, sqlite3.Error) or not synced or db.in_transaction:
+                self._lost(e, settled, at)
+                return stopped
+        for promise, result, error in settled:
+            if error is None:
+                promise.keep(result)
+            else:
+                promise.fail(error)
+        if kept and db.total_changes != before:
+            self._listeners.call(self._file.path)
+        return stopped
+
+    def _begin_now(self) -> bool:
+        self._check_place()
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as e:
+            if not is_busy(e):
+                raise
+            return False
+        return True
+
+    def _begin(self) -> bool:
+        self._check_place()
+        self._file.patiently(lambda: self.db.execute("BEGIN IMMEDIATE"))
+        return True
+
+    def _check_place(self) -> None:
+        if self._file.inode() != self._inode:
+            raise self._file.moved()
+
+    def _work(
+        self, db: sqlite3.Connection, work: Callable[[Tx], Any], beside: bool
+    ) -> tuple[Any, BaseException | None]:
+        """Runs one work. Raises only where the database failed, and with it all works of this transaction."""
+        # The first one needs no savepoint: where it raises, there is nothing else to keep.
+        if beside:
+            db.execute("SAVEPOINT work")
+        try:
+            tx = SQLiteTx(db)
+            result = work(tx)
+            tx.finish()
+        except BaseException as e:
+            if is_storage(e) or not db.in_transaction:
+                raise
+            if beside:
+                db.execute("ROLLBACK TO work")
+                db.execute("RELEASE work")
+            else:
+                db.execute("ROLLBACK")
+            return None, e
+        if beside:
+            db.execute("RELEASE work")
+        return result, None
+
+    def _lost(self, error: BaseException, settled: list[_Settled], at: _Job | None) -> None:
+        """The transaction failed: nothing of it was kept, and everybody who was in it is told."""
+        try:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+        except sqlite3.Error as e:
+            _log.warning("rolling back %s failed: %s", self._file.path, e)
+        meant = self._file.explain(error)
+        waiting = [at.promise] if at is not None else []
+        for promise, _, own in settled:
+            if own is not None:
+                promise.fail(own)
+            else:
+                waiting.append(promise)
+        if isinstance(error, StoreError):  # those who are queued waited just as long for the lock that did not come
+            while self._jobs:
+                waiting.append(self._jobs.popleft().promise)
+        for promise in waiting:
+            copy = type(meant)(*meant.args)  # its own for each: a traceback grows where it is raised
+            copy.__cause__ = error.__cause__ if error is meant else error
+            promise.fail(copy)
+
+
+class _Turn:
+    """The writer's turn in an event loop. Where the loop is closed before it comes, the thread is woken instead."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer: Writer | None = writer
+
+    def __call__(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.turn()
+
+    def __del__(self) -> None:
+        if self._writer is not None:
+            self._writer.wake()
