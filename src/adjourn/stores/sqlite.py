@@ -82,9 +82,12 @@ class _Core:
     def submit(self, work: Callable[[Tx], T]) -> Pending[T]:
         with self._lock:
             try:
-                return self._ready().submit(work)
+                writer = self._ready()
             except StoreError as e:
                 return _broken(e)
+            promise = writer.put(work)
+        writer.go(work)
+        return promise
 
     def submit_read(self, work: Callable[[Tx], T]) -> Pending[T]:
         promise: Pending[T] = Pending()

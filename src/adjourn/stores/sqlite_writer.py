@@ -11,6 +11,7 @@ import logging
 import sqlite3
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -69,6 +70,7 @@ class Writer:
         self._jobs: deque[_Job] = deque()
         self._bell: SimpleQueue[bool] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None  # whose turn is to come
+        self._last: weakref.ref[asyncio.Task[Any]] | None = None
         self._sync_seconds = 0.0
         self._average_seconds = 0.0  # of the last syncs in event loops; elsewhere the time holds a wait for the interpreter
         self._slow_until = 0.0
@@ -80,17 +82,32 @@ class Writer:
 
     # -- what any thread calls
 
-    def submit(self, work: Callable[[Tx], Any]) -> Pending[Any]:
-        """Queues it. There must be no other call after `close`."""
-        loop = running_loop() if is_brief(work) and time.monotonic() > self._slow_until else None
-        promise: Pending[Any] = Pending(self._hurry if loop is not None else None)
+    def put(self, work: Callable[[Tx], Any]) -> Pending[Any]:
+        """Queues it; `go` is to follow. There must be no more after `close`."""
+        promise: Pending[Any] = Pending(self._hurry)
         self._jobs.append(_Job(work, promise))
+        return promise
+
+    def go(self, work: Callable[[Tx], Any]) -> None:
+        """Sees that what was queued is run, here and now where nobody else is at it. Calls back, so hold no lock."""
+        loop = running_loop() if is_brief(work) and time.monotonic() > self._slow_until else None
         if loop is None:
             self.wake()
+        elif self._alone():
+            self.turn()
         elif self._loop is not loop:
             self._loop = loop
             loop.call_soon(_Turn(self))
-        return promise
+
+    def _alone(self) -> bool:
+        """Whether the last task that wanted something is this one, or over: then nothing would be gained by waiting for more."""
+        task = asyncio.current_task()
+        last = self._last() if self._last is not None else None
+        if task is None:
+            return False
+        if last is not task:
+            self._last = weakref.ref(task)
+        return last is None or last is task or last.done()
 
     def wake(self) -> None:
         """Has the thread look at what is queued."""
@@ -111,15 +128,19 @@ class Writer:
         if not self.gate.acquire(blocking=False):
             self.wake()  # the thread may have looked already, and be about to sleep
             return
+        stopped = None
         try:
-            stopped = self._batch(self._brief, self._begin_now, _LOOP_SECONDS)
-            self._average_seconds += (self._sync_seconds - self._average_seconds) / 16
-            if self._average_seconds > _QUICK_SECONDS:
-                self._average_seconds /= 2
-                self._slow_until = time.monotonic() + _AWAY_SECONDS
+            if self._jobs:
+                stopped = self._batch(self._brief, self._begin_now, _LOOP_SECONDS)
+                self._average_seconds += (self._sync_seconds - self._average_seconds) / 16
+                if self._average_seconds > _QUICK_SECONDS:
+                    self._average_seconds /= 2
+                    self._slow_until = time.monotonic() + _AWAY_SECONDS
+                if self._checkpoint_due:
+                    self.wake()
         finally:
             self.gate.release()
-        if self._jobs or self._checkpoint_due:
+        if self._jobs:
             self.wake()
         if stopped is not None:
             raise stopped
@@ -146,7 +167,8 @@ class Writer:
                 self._checkpoint()
             if self._listeners and time.monotonic() - self._polled > _POLL_SECONDS:
                 self._poll()
-        self.db.close()
+        with self.gate:
+            self.db.close()
 
     def _rung(self) -> bool:
         """Waits until there may be something to do. False for the last time."""
