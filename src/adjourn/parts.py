@@ -243,7 +243,7 @@ def as_metadata(value: Any, what: str) -> Metadata | None:
 
 
 def _to_json(value: Any, path: str, what: str, depth: int) -> Any:
-    kind = cast(type[Any], type(value))
+    kind: Any = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is str:
         return _text(value, path, what)
     if kind in _PLAIN:
@@ -255,6 +255,8 @@ def _to_json(value: Any, path: str, what: str, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise NotJSON(path[:80] + "…", f"is nested more than {_MAX_DEPTH} deep (or contains itself)", what)
     depth += 1
+    if kind is dict:
+        return _mapping(value, path, what, depth)
     if isinstance(value, enum.Enum):
         return _to_json(value.value, path, what, depth)
     if isinstance(value, Mapping):
@@ -333,10 +335,10 @@ def _struct(value: msgspec.Struct, path: str, what: str) -> Any:
 
 def fresh(value: Any) -> Any:
     """A copy of JSON data that shares nothing which can be changed."""
-    kind = cast(type[Any], type(value))
+    kind: Any = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind in _PLAIN or kind is float:
         return value
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):  # the plain kind first: to ask about an abstract one is slow
         return {k: fresh(v) for k, v in cast(Mapping[str, Any], value).items()}
     if isinstance(value, (list, tuple)):
         return [fresh(v) for v in cast(Sequence[Any], value)]

@@ -395,26 +395,38 @@ _left_behind: set[asyncio.Future[Any]] = set()  # the loop itself holds its task
 
 async def _stoppable(body: Awaitable[Any], late: Callable[[Any], None]) -> Any:
     """Awaits the body in a task of its own, which is left behind where it has not ended a little after its cancellation."""
-    task = asyncio.ensure_future(body)
+    loop = asyncio.get_running_loop()
+    # A future of our own: a shielded task would cost one more round of the event loop.
+    over: asyncio.Future[None] = loop.create_future()
+    task = loop.create_task(_telling(over, body))
     try:
-        return await asyncio.shield(task)
+        await over
     except asyncio.CancelledError:
-        if task.cancelled():
-            raise
         task.cancel()
         try:
             await asyncio.wait((task,), timeout=_GRACE)
         finally:
             ran_on = not task.cancelled()
+            if not ran_on and inspect.iscoroutine(body):
+                body.close()  # it may not even have begun, and Python would warn of that
             _left_behind.add(task)
             task.add_done_callback(functools.partial(_ended_late, late))
         if ran_on:
             raise asyncio.CancelledError(RAN_ON) from None
         raise
+    else:
+        return task.result()
     finally:
-        del (
-            task
-        )  # it holds what was raised, whose traceback holds this frame: together they would wait for the collector
+        # It holds what was raised, whose traceback holds this frame: together they would wait for the collector.
+        del task
+
+
+async def _telling(over: "asyncio.Future[None]", body: Awaitable[Any]) -> Any:
+    try:
+        return await body
+    finally:
+        if not over.done():
+            over.set_result(None)
 
 
 def _ended_late(late: Callable[[Any], None], task: asyncio.Future[Any]) -> None:

@@ -85,9 +85,9 @@ class _Core:
                 writer = self._ready()
             except StoreError as e:
                 return _broken(e)
-            promise = writer.put(work)
-        writer.go(work)
-        return promise
+            job = writer.put(work)
+        writer.go(job)
+        return job.promise
 
     def submit_read(self, work: Callable[[Tx], T]) -> Pending[T]:
         promise: Pending[T] = Pending()

@@ -10,7 +10,7 @@ import msgspec
 from adjourn.errors import InvalidRequest
 from adjourn.events import Event
 from adjourn.records import Change, SessionRecord, Snapshot, placed, unknown_position
-from adjourn.stores.rows import SESSION, SNAPSHOT, Row, active, pack_events, queries
+from adjourn.stores.rows import SESSION, Row, active, pack_events, queries
 from adjourn.stores.sqltx import FORGOTTEN, SqlTx
 
 _Q = queries("sqlite")
@@ -65,10 +65,7 @@ class SQLiteTx(SqlTx):
             self.run(name, (session_id,))
 
     def put_snapshot(self, snapshot: Snapshot) -> None:
-        row = SNAPSHOT.row(snapshot)
-        touched = (row[0], *row[-2:], snapshot.folded)
-        if self._db.execute(_Q["touch_snapshot"], touched).rowcount == 0:
-            super().put_snapshot(snapshot)
+        super().put_snapshot(snapshot)
         if self._early:
             for batch, body, at, epoch in self._early.pop(snapshot.id, ()):
                 self.run("add_events", (snapshot.id, batch, body, at, epoch))

@@ -38,9 +38,12 @@ _CHECKPOINT_CHANGES = 1000
 _POLL_SECONDS = 0.2
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
+    """A work, and what is promised of it."""
+
     work: Callable[[Tx], Any]
     promise: Pending[Any]
+    brief: bool
 
 
 class _Settled(NamedTuple):
@@ -67,12 +70,14 @@ class Writer:
         self._file = file
         self._inode = file.inode()
         self._listeners = listeners
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[Job] = deque()
         self._bell: SimpleQueue[bool] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None  # whose turn is to come
         self._last: weakref.ref[asyncio.Task[Any]] | None = None
         self._sync_seconds = 0.0
-        self._average_seconds = 0.0  # of the last syncs in event loops; elsewhere the time holds a wait for the interpreter
+        self._average_seconds = (
+            0.0  # of the last syncs in event loops; elsewhere the time holds a wait for the interpreter
+        )
         self._slow_until = 0.0
         self._in_file = db.total_changes
         self._version = self._data_version()
@@ -82,15 +87,15 @@ class Writer:
 
     # -- what any thread calls
 
-    def put(self, work: Callable[[Tx], Any]) -> Pending[Any]:
+    def put(self, work: Callable[[Tx], Any]) -> Job:
         """Queues it; `go` is to follow. There must be no more after `close`."""
-        promise: Pending[Any] = Pending(self._hurry)
-        self._jobs.append(_Job(work, promise))
-        return promise
+        job = Job(work, Pending(self._hurry), is_brief(work))
+        self._jobs.append(job)
+        return job
 
-    def go(self, work: Callable[[Tx], Any]) -> None:
+    def go(self, job: Job) -> None:
         """Sees that what was queued is run, here and now where nobody else is at it. Calls back, so hold no lock."""
-        loop = running_loop() if is_brief(work) and time.monotonic() > self._slow_until else None
+        loop = running_loop() if job.brief and time.monotonic() > self._slow_until else None
         if loop is None:
             self.wake()
         elif self._alone():
@@ -145,9 +150,9 @@ class Writer:
         if stopped is not None:
             raise stopped
 
-    def _brief(self) -> _Job | None:
+    def _brief(self) -> Job | None:
         """The next one, where it is brief."""
-        return self._jobs.popleft() if self._jobs and is_brief(self._jobs[0].work) else None
+        return self._jobs.popleft() if self._jobs and self._jobs[0].brief else None
 
     def _hurry(self) -> None:
         """Somebody blocks until a work is done, and so perhaps the very loop whose turn it waits for."""
@@ -177,7 +182,7 @@ class Writer:
         except Empty:
             return True
 
-    def _any(self) -> _Job | None:
+    def _any(self) -> Job | None:
         """The next one."""
         return self._jobs.popleft() if self._jobs else None
 
@@ -212,16 +217,14 @@ class Writer:
 
     # -- a transaction, in either. The gate is held.
 
-    def _batch(
-        self, take: Callable[[], _Job | None], begin: Callable[[], bool], seconds: float
-    ) -> BaseException | None:
+    def _batch(self, take: Callable[[], Job | None], begin: Callable[[], bool], seconds: float) -> BaseException | None:
         """One transaction: the first that `take` gives, and those behind it that come within this time.
 
         Gives what a signal's handler raised meanwhile, once everybody was told how it went.
         """
         db = self.db
         settled: list[_Settled] = []
-        at: _Job | None = None
+        at: Job | None = None
         kept = synced = False
         stopped: BaseException | None = None
         before = db.total_changes
@@ -299,7 +302,7 @@ class Writer:
             db.execute("RELEASE work")
         return result, None
 
-    def _lost(self, error: BaseException, settled: list[_Settled], at: _Job | None) -> None:
+    def _lost(self, error: BaseException, settled: list[_Settled], at: Job | None) -> None:
         """The transaction failed: nothing of it was kept, and everybody who was in it is told."""
         try:
             if self.db.in_transaction:

@@ -68,12 +68,10 @@ DELETE FROM sessions WHERE id = ?1;
 -- name: snapshot
 SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, body FROM snapshots WHERE id = ?1;
 
--- name: touch_snapshot
-UPDATE snapshots SET updated = ?2, body = ?3, folded = ?4 WHERE id = ?1;
-
 -- name: put_snapshot
 INSERT INTO snapshots (id, session_id, parent_id, turn_id, created, updated, body, folded)
-VALUES (?1, ?2, ?3, nullif(?4, ?1), ?5, ?6, ?7, ?8);
+VALUES (?1, ?2, ?3, nullif(?4, ?1), ?5, ?6, ?7, ?8)
+ON CONFLICT (id) DO UPDATE SET updated = ?6, body = ?7, folded = ?8;
 
 -- name: snapshots
 SELECT id, session_id, parent_id, coalesce(turn_id, id), created, updated, body FROM snapshots
