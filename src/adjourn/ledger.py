@@ -128,12 +128,14 @@ def save(tx: Tx, write: Write) -> Saved:
     waiting = session.waiting
     settled: list[InterruptRecord] = []
     taken: set[str] = set()
+    pauses = False
     for event in write.events:
         if isinstance(event, (Responded, Restarted, Declined, Expired)):
             waiting -= _take(tx, write, event, settled)
             taken.add(event.interrupt)
-    inner = leg.session_id.startswith(INNER)  # its pauses are shown, and settled, by the session around it
-    if not inner and any(isinstance(e, (ToolInterrupted, ToolRaised, Forked)) for e in write.events):
+        elif isinstance(event, (ToolInterrupted, ToolRaised, Forked)):
+            pauses = True
+    if pauses and not leg.session_id.startswith(INNER):  # those are shown, and settled, by the session around it
         _open_interrupts(tx, write, leg)
     still_open = frozenset([c.pause.id for c in write.turn.paused if c.pause is not None])
     gone = leg.open - still_open

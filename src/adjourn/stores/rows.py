@@ -85,7 +85,7 @@ _USUAL = (
     b'oning":"{"text":"{"toolRequest":{"name":"","ref":"","input":{""}},"metadata":{}}]},"calls":["c_"],"usage":{"inputTok'
     b'ens":120,"outputTokens":30},"took":0.'
 )
-_SMALL = 200  # bytes, below which packing gains too little
+_SMALL = 400  # bytes, below which packing gains too little
 _SHORT = 3000  # bytes, that a small window spans together with the above
 
 
