@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
@@ -52,6 +52,14 @@ class _Settled(NamedTuple):
     error: BaseException | None
 
 
+class _Ended(NamedTuple):
+    """How a transaction ended. `stopped` is what a signal's handler raised meanwhile."""
+
+    settled: Sequence[_Settled]
+    changed: bool = False
+    stopped: BaseException | None = None
+
+
 class Listeners(Protocol):
     """Who wants to hear of changes. True while there are any."""
 
@@ -75,9 +83,7 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop | None = None  # whose turn is to come
         self._last: weakref.ref[asyncio.Task[Any]] | None = None
         self._sync_seconds = 0.0
-        self._average_seconds = (
-            0.0  # of the last syncs in event loops; elsewhere the time holds a wait for the interpreter
-        )
+        self._average_seconds = 0.0  # of the last syncs in event loops; a thread's hold waits for the interpreter
         self._slow_until = 0.0
         self._in_file = db.total_changes
         self._version = self._data_version()
@@ -133,22 +139,26 @@ class Writer:
         if not self.gate.acquire(blocking=False):
             self.wake()  # the thread may have looked already, and be about to sleep
             return
-        stopped = None
+        ended = None
         try:
             if self._jobs:
-                stopped = self._batch(self._brief, self._begin_now, _LOOP_SECONDS)
-                self._average_seconds += (self._sync_seconds - self._average_seconds) / 16
-                if self._average_seconds > _QUICK_SECONDS:
-                    self._average_seconds /= 2
-                    self._slow_until = time.monotonic() + _AWAY_SECONDS
-                if self._checkpoint_due:
+                ended = self._batch(self._brief, self._begin_now, _LOOP_SECONDS)
+                self._weigh(self._sync_seconds)
+                if self._jobs or self._checkpoint_due:
                     self.wake()
         finally:
             self.gate.release()
-        if self._jobs:
-            self.wake()
-        if stopped is not None:
-            raise stopped
+        if ended is not None:
+            self._tell(ended)
+            if ended.stopped is not None:
+                raise ended.stopped
+
+    def _weigh(self, seconds: float) -> None:
+        """Keeps commits out of event loops for a while, where they take too long there."""
+        self._average_seconds += (seconds - self._average_seconds) / 16
+        if self._average_seconds > _QUICK_SECONDS:
+            self._average_seconds /= 2
+            self._slow_until = time.monotonic() + _AWAY_SECONDS
 
     def _brief(self) -> Job | None:
         """The next one, where it is brief."""
@@ -158,6 +168,8 @@ class Writer:
         """Somebody blocks until a work is done, and so perhaps the very loop whose turn it waits for."""
         if self._loop is not None and self._loop is running_loop():
             self.turn()
+        else:
+            self.wake()
 
     # -- in the thread
 
@@ -167,7 +179,8 @@ class Writer:
             going = self._rung()
             while self._jobs:
                 with self.gate:
-                    self._batch(self._any, self._begin, _THREAD_SECONDS)
+                    ended = self._batch(self._any, self._begin, _THREAD_SECONDS)
+                self._tell(ended)
             if self._checkpoint_due:
                 self._checkpoint()
             if self._listeners and time.monotonic() - self._polled > _POLL_SECONDS:
@@ -217,11 +230,8 @@ class Writer:
 
     # -- a transaction, in either. The gate is held.
 
-    def _batch(self, take: Callable[[], Job | None], begin: Callable[[], bool], seconds: float) -> BaseException | None:
-        """One transaction: the first that `take` gives, and those behind it that come within this time.
-
-        Gives what a signal's handler raised meanwhile, once everybody was told how it went.
-        """
+    def _batch(self, take: Callable[[], Job | None], begin: Callable[[], bool], seconds: float) -> _Ended:
+        """One transaction: the first that `take` gives, and those behind it that come within this time."""
         db = self.db
         settled: list[_Settled] = []
         at: Job | None = None
@@ -233,7 +243,6 @@ class Writer:
             while len(settled) < _BATCH and (not settled or time.monotonic() < until) and (at := take()) is not None:
                 if not db.in_transaction and not begin():
                     self._jobs.appendleft(at)
-                    at = None
                     break
                 result, error = self._work(db, at.work, kept)
                 settled.append(_Settled(at.promise, result, error))
@@ -248,16 +257,18 @@ class Writer:
             stopped = None if isinstance(e, Exception) else e
             # Handlers run in the midst of anything, and so behind a commit as well.
             if isinstance(e, sqlite3.Error) or not synced or db.in_transaction:
-                self._lost(e, settled, at)
-                return stopped
-        for promise, result, error in settled:
+                return _Ended(self._lost(e, settled, at), stopped=stopped)
+        return _Ended(settled, kept and db.total_changes != before, stopped)
+
+    def _tell(self, ended: _Ended) -> None:
+        """Keeps or breaks the promises. The gate is open again: who is called back may want something."""
+        for promise, result, error in ended.settled:
             if error is None:
                 promise.keep(result)
             else:
                 promise.fail(error)
-        if kept and db.total_changes != before:
+        if ended.changed:
             self._listeners.call(self._file.path)
-        return stopped
 
     def _begin_now(self) -> bool:
         self._check_place()
@@ -302,27 +313,26 @@ class Writer:
             db.execute("RELEASE work")
         return result, None
 
-    def _lost(self, error: BaseException, settled: list[_Settled], at: Job | None) -> None:
-        """The transaction failed: nothing of it was kept, and everybody who was in it is told."""
+    def _lost(self, error: BaseException, settled: Sequence[_Settled], at: Job | None) -> list[_Settled]:
+        """The transaction failed: nothing of it was kept, and so says what everybody in it is told."""
         try:
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
         except sqlite3.Error as e:
             _log.warning("rolling back %s failed: %s", self._file.path, e)
         meant = self._file.explain(error)
-        waiting = [at.promise] if at is not None else []
-        for promise, _, own in settled:
-            if own is not None:
-                promise.fail(own)
-            else:
-                waiting.append(promise)
+        out = [s for s in settled if s.error is not None]
+        waiting = [s.promise for s in settled if s.error is None]
+        if at is not None:
+            waiting.append(at.promise)
         if isinstance(error, StoreError):  # those who are queued waited just as long for the lock that did not come
             while self._jobs:
                 waiting.append(self._jobs.popleft().promise)
         for promise in waiting:
             copy = type(meant)(*meant.args)  # its own for each: a traceback grows where it is raised
             copy.__cause__ = error.__cause__ if error is meant else error
-            promise.fail(copy)
+            out.append(_Settled(promise, None, copy))
+        return out
 
 
 class _Turn:
