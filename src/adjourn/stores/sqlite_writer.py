@@ -165,8 +165,10 @@ class Writer:
         return self._jobs.popleft() if self._jobs and self._jobs[0].brief else None
 
     def _hurry(self) -> None:
-        """Somebody blocks until a work is done, and so perhaps the very loop whose turn it waits for."""
-        if self._loop is not None and self._loop is running_loop():
+        """Somebody blocks until a work is done, and so perhaps the very one who is to do it."""
+        if threading.current_thread() is self._thread:  # in a callback
+            self._drain()
+        elif self._loop is not None and self._loop is running_loop():
             self.turn()
         else:
             self.wake()
@@ -177,16 +179,19 @@ class Writer:
         going = True
         while going:
             going = self._rung()
-            while self._jobs:
-                with self.gate:
-                    ended = self._batch(self._any, self._begin, _THREAD_SECONDS)
-                self._tell(ended)
+            self._drain()
             if self._checkpoint_due:
                 self._checkpoint()
             if self._listeners and time.monotonic() - self._polled > _POLL_SECONDS:
                 self._poll()
         with self.gate:
             self.db.close()
+
+    def _drain(self) -> None:
+        while self._jobs:
+            with self.gate:
+                ended = self._batch(self._any, self._begin, _THREAD_SECONDS)
+            self._tell(ended)
 
     def _rung(self) -> bool:
         """Waits until there may be something to do. False for the last time."""

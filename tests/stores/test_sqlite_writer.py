@@ -1,0 +1,452 @@
+"""Who commits, and when: the event loop itself where that is quick and holds up nobody, a thread for everything else."""
+
+import asyncio
+import gc
+import multiprocessing
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adjourn.errors import StoreUnavailable
+from adjourn.lease import transact
+from adjourn.promise import Promise, brief
+from adjourn.store import Tx
+from adjourn.stores.sqlite import SQLiteStore
+from adjourn.stores.sqlite_file import File
+from adjourn.stores.sqlite_writer import Writer
+from adjourn.stores.subscribers import Subscribers
+from adjourn.testing_store.samples import decision_sample
+from stores.store_kit import child, said_by
+
+SECONDS = 30
+
+
+@brief
+def put(tx: Tx, name: str, seen: list[Any] | None = None) -> str:
+    tx.put_decision(decision_sample(name))
+    if seen is not None:
+        seen.append(threading.get_ident())
+    return name
+
+
+def lasting(tx: Tx, name: str, seen: list[Any]) -> str:
+    """The same, as a work that nobody called brief."""
+    return put(tx, name, seen)
+
+
+def names(store: SQLiteStore) -> list[str]:
+    return store.submit(lambda tx: [d.id for d in tx.decisions()], read=True).result(SECONDS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SQLiteStore]:
+    store = SQLiteStore(tmp_path / "a.db")
+    yield store
+    store.close()
+
+
+def commits(store: SQLiteStore) -> Callable[[], int]:
+    """How many there have been, each of which tells the subscribers once."""
+    told: list[None] = []
+    store.subscribe(lambda: told.append(None))
+    return lambda: len(told)
+
+
+class Disk(sqlite3.Connection):
+    """A connection whose commits take as long as they are told, or end with what a signal's handler raises."""
+
+    seconds = 0.0
+    stop: BaseException | None = None
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        out = super().execute(sql, *values)
+        if sql == "COMMIT":
+            time.sleep(self.seconds)
+            if self.stop is not None:
+                stop, self.stop = self.stop, None
+                raise stop
+        return out
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[tuple[Writer, Disk]]:
+    SQLiteStore(tmp_path / "a.db").close()
+    db = sqlite3.connect(tmp_path / "a.db", timeout=0, isolation_level=None, check_same_thread=False, factory=Disk)
+    writer = Writer(File(tmp_path / "a.db", 1.0), db, Subscribers())
+    yield writer, db
+    writer.close()
+
+
+def submit(writer: Writer, work: Callable[[Tx], Any]) -> Promise[Any]:
+    job = writer.put(work)
+    writer.go(job)
+    return job.promise
+
+
+# -- in the loop
+
+
+async def test_a_task_that_is_alone_has_its_brief_work_committed_when_submit_returns(store: SQLiteStore) -> None:
+    seen: list[int] = []
+    promise = store.submit(partial(put, name="d1", seen=seen))
+    assert promise.done()
+    assert seen == [threading.get_ident()]
+    assert names(store) == ["d1"]
+
+
+async def test_tasks_that_run_together_share_one_commit(store: SQLiteStore) -> None:
+    many = commits(store)
+    first = await transact(store, partial(put, name="first"))
+    before = many()
+    barrier = asyncio.Barrier(100)
+
+    async def one(i: int) -> str:
+        await barrier.wait()
+        return await transact(store, partial(put, name=f"d{i:03}"))
+
+    done = await asyncio.gather(*[one(i) for i in range(100)])
+    assert done == [f"d{i:03}" for i in range(100)]
+    assert sorted(names(store)) == [*done, first]
+    assert many() - before <= 10
+
+
+async def test_a_work_that_is_not_brief_runs_beside_the_loop(store: SQLiteStore) -> None:
+    seen: list[int] = []
+    await transact(store, partial(lasting, name="d1", seen=seen))
+    await transact(store, lambda tx: seen.append(threading.get_ident()))
+    assert threading.get_ident() not in seen
+    assert len(seen) == 2
+
+
+async def test_what_is_queued_behind_a_long_work_keeps_its_order(store: SQLiteStore) -> None:
+    order: list[int] = []
+    hold = threading.Event()
+
+    def long(_: Tx) -> None:
+        hold.wait(SECONDS)
+        order.append(0)
+
+    @brief
+    def short(_: Tx, i: int) -> None:
+        order.append(i)
+
+    promises = [store.submit(long), *[store.submit(partial(short, i=i)) for i in range(1, 6)]]
+    assert not any(p.done() for p in promises)
+    hold.set()
+    for promise in promises:
+        promise.result(SECONDS)
+    assert order == [0, 1, 2, 3, 4, 5]
+
+
+async def test_whoever_blocks_the_loop_for_a_work_that_waits_for_its_turn_gets_it(store: SQLiteStore) -> None:
+    await transact(store, partial(put, name="d0"))
+
+    async def other() -> list[str]:
+        mine = store.submit(partial(put, name="d1"))  # not alone: the test's own task is not over
+        assert not mine.done()
+        return [mine.result(SECONDS)]
+
+    assert await asyncio.create_task(other()) == ["d1"]
+
+
+async def test_another_thread_that_blocks_for_it_gets_it_even_where_the_loop_stands_still(store: SQLiteStore) -> None:
+    await transact(store, partial(put, name="d0"))
+    found: list[str] = []
+
+    async def other() -> None:
+        mine = store.submit(partial(put, name="d1"))
+        waiter = threading.Thread(target=lambda: found.append(mine.result(SECONDS)))
+        waiter.start()
+        waiter.join(SECONDS)
+
+    await asyncio.create_task(other())
+    assert found == ["d1"]
+
+
+def test_a_work_whose_loop_is_closed_before_its_turn_is_done_all_the_same(store: SQLiteStore) -> None:
+    async def leave() -> Promise[str]:
+        await transact(store, partial(put, name="d0"))
+
+        async def other() -> Promise[str]:
+            return store.submit(partial(put, name="d1"))
+
+        return await asyncio.create_task(other())
+
+    loop = asyncio.new_event_loop()
+    left: list[Promise[str]] = []
+    task = loop.create_task(leave())
+    task.add_done_callback(lambda t: left.append(t.result()))
+    loop.run_until_complete(task)
+    loop.close()
+    gc.collect()
+    assert left[0].result(SECONDS) == "d1"
+    assert sorted(names(store)) == ["d0", "d1"]
+
+
+def test_loops_in_several_threads_lose_and_double_nothing(store: SQLiteStore) -> None:
+    async def lives(who: int) -> None:
+        await asyncio.gather(*[each(who, i) for i in range(10)])
+
+    async def each(who: int, i: int) -> None:
+        for k in range(5):
+            await transact(store, partial(put, name=f"{who}-{i}-{k}"))
+
+    threads = [threading.Thread(target=partial(asyncio.run, lives(who))) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert sorted(names(store)) == sorted(f"{w}-{i}-{k}" for w in range(4) for i in range(10) for k in range(5))
+
+
+async def test_a_work_that_raises_keeps_nothing_and_its_neighbours_all(store: SQLiteStore) -> None:
+    @brief
+    def refused(tx: Tx) -> None:
+        put(tx, "gone")
+        raise KeyError("no")
+
+    async def one(work: Callable[[Tx], Any]) -> Any:
+        return await transact(store, work)
+
+    works: list[Any] = [partial(put, name="d1"), refused, partial(put, name="d2"), refused]
+    results = await asyncio.gather(*[one(w) for w in works], return_exceptions=True)
+    assert [type(r) for r in results] == [str, KeyError, str, KeyError]
+    assert sorted(names(store)) == ["d1", "d2"]
+
+
+async def test_a_callback_and_a_subscriber_may_use_the_store_and_wait_for_it(store: SQLiteStore) -> None:
+    said: list[str] = []
+
+    def again() -> None:
+        if "d2" not in names(store):
+            said.append(store.submit(partial(put, name="d2")).result(SECONDS))
+
+    end = store.subscribe(again)
+    promise = store.submit(partial(put, name="d1"))
+    end()
+    assert promise.result(SECONDS) == "d1"
+    assert said == ["d2"]
+    last: list[str] = []
+
+    async def other() -> None:
+        mine = store.submit(partial(put, name="d3"))
+        mine.add_done_callback(lambda _: last.append(store.submit(partial(put, name="d4")).result(SECONDS)))
+        await asyncio.to_thread(mine.result, SECONDS)
+
+    await asyncio.create_task(other())
+    assert last == ["d4"]
+    assert sorted(names(store)) == ["d1", "d2", "d3", "d4"]
+
+
+# -- what the loop leaves to the thread
+
+
+HOLD = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.readline()
+db.execute("COMMIT")
+db.close()
+"""
+
+
+def line_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+async def test_the_lock_of_another_process_holds_up_the_commit_and_not_the_loop(store: SQLiteStore) -> None:
+    holder = child(HOLD, str(store.path))
+    assert line_of(holder) == "locked"
+    kept = asyncio.create_task(transact(store, partial(put, name="d1")))
+    for _ in range(50):  # the loop goes round meanwhile
+        await asyncio.sleep(0.001)
+    assert not kept.done()
+    await asyncio.to_thread(said_by, holder)  # its input ends, and so does its transaction
+    assert await asyncio.wait_for(kept, SECONDS) == "d1"
+
+
+async def test_a_lock_that_never_ends_is_an_error_that_says_so(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "a.db", busy_seconds=0.05)
+    holder = child(HOLD, str(store.path))
+    assert line_of(holder) == "locked"
+    with pytest.raises(StoreUnavailable, match="locked by another process"):
+        await transact(store, partial(put, name="d1"))
+    said_by(holder)
+    assert await transact(store, partial(put, name="d2")) == "d2"
+    store.close()
+
+
+async def test_a_slow_disk_holds_up_the_loop_a_few_times_and_then_the_thread(disk: tuple[Writer, Disk]) -> None:
+    writer, db = disk
+    db.seconds = 0.02
+    seen: list[int] = []
+    for i in range(20):
+        promise = submit(writer, partial(put, name=f"d{i}", seen=seen))
+        await asyncio.to_thread(promise.result, SECONDS)
+    mine = seen.count(threading.get_ident())
+    assert 1 <= mine <= 4
+    assert seen[-1] != threading.get_ident()
+
+
+async def test_commits_come_back_to_the_loop_when_the_disk_is_quick_again(disk: tuple[Writer, Disk]) -> None:
+    writer, db = disk
+    db.seconds = 0.05
+    while submit(writer, partial(put, name="slow")).done():
+        pass  # until the thread has them
+    db.seconds = 0.0
+    deadline = time.monotonic() + SECONDS
+    while not submit(writer, partial(put, name="quick")).done():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_a_file_that_was_deleted_takes_nothing_more_in_the_loop_either(store: SQLiteStore) -> None:
+    await transact(store, partial(put, name="d1"))
+    store.path.unlink()
+    with pytest.raises(StoreUnavailable, match="moved, deleted or replaced"):
+        await transact(store, partial(put, name="d2"))
+
+
+# -- signals, which only reach the main thread
+
+
+async def test_an_interrupt_behind_the_commit_leaves_what_was_committed_and_says_so(disk: tuple[Writer, Disk]) -> None:
+    writer, db = disk
+    job = writer.put(partial(put, name="d1"))
+    db.stop = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        writer.go(job)
+    assert job.promise.result(SECONDS) == "d1"
+    assert submit(writer, partial(put, name="d2")).result(SECONDS) == "d2"
+
+
+async def test_an_interrupt_before_the_commit_keeps_nothing_and_leaves_the_store_usable(
+    disk: tuple[Writer, Disk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, _ = disk
+
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    job = writer.put(partial(put, name="d1"))
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "_work", stop)
+        with pytest.raises(KeyboardInterrupt):
+            writer.go(job)
+    with pytest.raises(StoreUnavailable, match="nothing of this change was kept"):
+        job.promise.result(SECONDS)
+    found = submit(writer, lambda tx: [d.id for d in tx.decisions()]).result(SECONDS)
+    assert found == []
+    assert submit(writer, partial(put, name="d2")).result(SECONDS) == "d2"
+
+
+SIGNALLED = """
+import asyncio, sys
+from functools import partial
+from adjourn.lease import transact
+from adjourn.promise import brief
+from adjourn.stores.sqlite import SQLiteStore
+from adjourn.testing_store.samples import decision_sample
+
+@brief
+def put(tx, name):
+    tx.put_decision(decision_sample(name))
+
+async def main(store):
+    for kept in range(1_000_000):
+        await transact(store, partial(put, name=f"d{kept:06}"))
+        print(kept + 1, flush=True)
+
+store = SQLiteStore(sys.argv[1])
+try:
+    asyncio.get_event_loop_policy().new_event_loop().run_until_complete(main(store))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+store.submit(lambda tx: put(tx, "last")).result(30)
+store.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has other signals")
+@pytest.mark.parametrize("after", [1, 7, 40, 41, 100])
+def test_a_process_that_is_interrupted_keeps_what_it_acknowledged_and_can_go_on(tmp_path: Path, after: int) -> None:
+    # Without asyncio.run, so that the interrupt is raised wherever the main thread is, in the midst of a commit too.
+    process = child(SIGNALLED, str(tmp_path / "a.db"))
+    while line_of(process) != str(after):
+        pass
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=SECONDS)
+    said = out.split()
+    assert "interrupted" in said
+    acknowledged = max([after, *[int(n) for n in said if n.isdecimal()]])
+    store = SQLiteStore(tmp_path / "a.db")
+    found = names(store)
+    store.close()
+    assert found[-1] == "last"
+    assert found[:-1] == [f"d{i:06}" for i in range(len(found) - 1)]
+    assert acknowledged <= len(found) - 1 <= acknowledged + 1
+
+
+def test_a_forgotten_store_finishes_what_waits_for_a_turn(tmp_path: Path) -> None:
+    async def leave() -> None:
+        store = SQLiteStore(tmp_path / "a.db")
+        await transact(store, partial(put, name="d0"))
+
+        async def other() -> None:
+            store.submit(partial(put, name="d1"))
+
+        await asyncio.create_task(other())
+
+    asyncio.run(leave())
+    gc.collect()
+    store = SQLiteStore(tmp_path / "a.db")
+    assert sorted(names(store)) == ["d0", "d1"]
+    store.close()
+
+
+def _in_child(path: str, said: Any) -> None:
+    said.send(names(SQLiteStore(path)))
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no fork on Windows")
+async def test_what_waits_for_a_turn_while_the_process_forks_is_done_once_by_the_parent(store: SQLiteStore) -> None:
+    await transact(store, partial(put, name="d0"))
+
+    async def other() -> None:
+        mine = store.submit(partial(put, name="d1"))
+        ours, theirs = multiprocessing.Pipe()
+        forked = multiprocessing.get_context("fork").Process(target=_in_child, args=(str(store.path), theirs))
+        forked.start()
+        assert await asyncio.to_thread(ours.recv) in (["d0"], ["d0", "d1"])
+        forked.join(SECONDS)
+        assert await asyncio.to_thread(mine.result, SECONDS) == "d1"
+
+    await asyncio.create_task(other())
+    assert sorted(names(store)) == ["d0", "d1"]
+
+
+async def test_a_log_that_grows_is_brought_into_the_file(store: SQLiteStore) -> None:
+    log = Path(f"{store.path}-wal")
+    for i in range(2500):
+        await transact(store, partial(put, name=f"d{i}"))
+    deadline = time.monotonic() + SECONDS
+    while sizes(store.path)[0] < 500_000:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    assert sizes(log)[0] < 20_000_000
+
+
+def sizes(*paths: Path) -> list[int]:
+    return [path.stat().st_size for path in paths]
