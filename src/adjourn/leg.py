@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -183,10 +184,10 @@ class LegJournal:
             self._unqueue,
             inner,
         )
-        observers = self._session.agent.observers
+        observers, begun = self._session.agent.observers, perf_counter()
         self._flying = self._store.submit(partial(save, write=write))
         try:
-            saved = await (timed(observers, "commit", self._flying) if observers else settled(self._flying))
+            saved = await (timed(observers, "commit", begun, self._flying) if observers else settled(self._flying))
         except ResumeError as e:
             if observers:
                 self._refused(events, e)

@@ -1,6 +1,7 @@
 """What observers are told: each step and notice once, when it is durable, with ids and numbers and no content."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -116,6 +117,19 @@ async def test_each_kind_of_notice_comes_once_with_its_facts() -> None:
     assert {s.name for s in seen.of("store")} >= {"commit", "decide", "load", "list"}
     assert all(f["seconds"] >= 0 and f["ok"] for f in seen.facts("store"))
     assert seen.of("limit") == seen.of("takeover") == []
+
+
+async def test_what_a_store_takes_counts_also_where_it_does_its_work_there_and_then() -> None:
+    class Slow(MemoryStore):
+        def submit(self, work: Any, *, read: bool = False) -> Any:
+            time.sleep(0.02)
+            return super().submit(work, read=read)
+
+    seen = Recorder()
+    ai = Adjourn(model=ScriptedModel(["hello"]), observers=[seen])
+    await ai.define_agent("clerk", store=Slow()).connect(AgentInit("s1")).send("hi").output
+    assert {s.name for s in seen.of("store")} == {"commit", "load"}
+    assert all(f["seconds"] >= 0.02 for f in seen.facts("store"))
 
 
 async def test_no_fact_is_content() -> None:
