@@ -242,6 +242,7 @@ class Writer:
         at: Job | None = None
         kept = synced = False
         stopped: BaseException | None = None
+        self._sync_seconds = 0.0
         before = db.total_changes
         try:
             until = time.monotonic() + seconds
