@@ -317,11 +317,15 @@ def pages(place: Place, works: Mapping[str, Callable[[Tx], Any]] = WORKS) -> dic
         b"SET enable_seqscan = off"
     )  # a small table is rightly read whole; here it is asked whether an index would do
     for name, work in works.items():
-        db.execute(b"BEGIN")
-        counting = _Counting(db)
-        work(PostgresTx(counting, server.statements, read=False))
-        out[name] = counting.pages, counting.filtered, counting.scans
-        db.execute(b"ROLLBACK")
+        # The least of a few times: a reading of the feed looks again where a neighbour on the server ends meanwhile.
+        counts: list[tuple[int, int, list[str]]] = []
+        for _ in range(3):
+            db.execute(b"BEGIN")
+            counting = _Counting(db)
+            work(PostgresTx(counting, server.statements, read=False))
+            counts.append((counting.pages, counting.filtered, counting.scans))
+            db.execute(b"ROLLBACK")
+        out[name] = min(counts)
     db.close()
     return out
 
