@@ -330,31 +330,14 @@ def tool(
     return make if fn is None else make(fn)
 
 
-class _Thread:
-    """A sync body in a thread. If nobody waits for it any more when it returns, `late` gets its result."""
+async def _in_thread(body: Callable[[], Any], late: Callable[[Any], None]) -> Any:
+    """Runs it in a thread of its own: a body that never returns must not keep others from starting, nor Python from ending.
 
-    __slots__ = ("_fn", "_late", "left")
-
-    def __init__(self, fn: Callable[[], Any], late: Callable[[Any], None]) -> None:
-        self._fn = fn
-        self._late = late
-        self.left = False
-
-    def __call__(self) -> Any:
-        try:
-            value = self._fn()
-        except StopIteration as e:  # a future cannot hold it, and would wait for ever
-            raise RuntimeError("the tool raised StopIteration") from e
-        if self.left:
-            self._late(value)
-        return value
-
-
-async def _in_thread(body: Callable[[], Any]) -> Any:
-    """Runs it in a thread of its own: a body that never returns must not keep others from starting, nor Python from ending."""
+    If nobody waits for it any more when it has returned, `late` gets its result.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
-    work = (loop, future, contextvars.copy_context(), body)
+    work = (loop, future, contextvars.copy_context(), body, late)
     threading.Thread(target=_threaded, args=work, name="adjourn-tool", daemon=True).start()
     try:
         return await future
@@ -367,23 +350,33 @@ def _threaded(
     future: "asyncio.Future[Any]",
     context: contextvars.Context,
     body: Callable[[], Any],
+    late: Callable[[Any], None],
 ) -> None:
     value, error = None, None
     try:
         value = context.run(body)
+    except StopIteration as e:  # a future cannot hold it, and would wait for ever
+        error = RuntimeError("the tool raised StopIteration")
+        error.__cause__ = e
     except BaseException as e:  # noqa: BLE001 - also an Interrupt; it belongs to whoever waits
         error = e
     try:
-        loop.call_soon_threadsafe(_settle, future, value, error)
-    except RuntimeError:
-        pass  # the loop is closed: nobody waits any more
+        # Only the loop can tell whether somebody still waits: a cancellation may be on its way.
+        loop.call_soon_threadsafe(_settle, future, value, error, late)
+    except RuntimeError:  # the loop is closed: nobody waits any more
+        if error is None:
+            late(value)
     finally:
         del future, error
 
 
-def _settle(future: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
+def _settle(
+    future: "asyncio.Future[Any]", value: Any, error: BaseException | None, late: Callable[[Any], None]
+) -> None:
     if not future.done():
         future.set_result(value) if error is None else future.set_exception(error)
+    elif error is None:
+        late(value)
 
 
 RAN_ON = "the tool ran on"
@@ -399,6 +392,7 @@ async def _stoppable(body: Awaitable[Any], late: Callable[[Any], None]) -> Any:
     # A future of our own: a shielded task would cost one more round of the event loop.
     over: asyncio.Future[None] = loop.create_future()
     task = loop.create_task(_telling(over, body))
+    task.add_done_callback(functools.partial(_ended, over, body))
     try:
         await over
     except asyncio.CancelledError:
@@ -406,9 +400,7 @@ async def _stoppable(body: Awaitable[Any], late: Callable[[Any], None]) -> Any:
         try:
             await asyncio.wait((task,), timeout=_GRACE)
         finally:
-            ran_on = not task.cancelled()
-            if not ran_on and inspect.iscoroutine(body):
-                body.close()  # it may not even have begun, and Python would warn of that
+            ran_on = not task.done()
             _left_behind.add(task)
             task.add_done_callback(functools.partial(_ended_late, late))
         if ran_on:
@@ -429,6 +421,14 @@ async def _telling(over: "asyncio.Future[None]", body: Awaitable[Any]) -> Any:
             over.set_result(None)
 
 
+def _ended(over: "asyncio.Future[None]", body: Awaitable[Any], task: "asyncio.Task[Any]") -> None:
+    """One that was cancelled before it began tells nobody, and Python would warn of a body that was never awaited."""
+    if not over.done():
+        over.set_result(None)
+    if task.cancelled() and inspect.iscoroutine(body):
+        body.close()
+
+
 def _ended_late(late: Callable[[Any], None], task: asyncio.Future[Any]) -> None:
     _left_behind.discard(task)
     if not task.cancelled() and task.exception() is None:
@@ -441,18 +441,13 @@ async def run_body(
     """Runs the function, a sync one in a thread, and takes a lone Interrupt out of exception groups.
 
     A thread cannot be stopped, and a coroutine need not heed a cancellation. Where the caller is cancelled meanwhile,
-    `late` gets what the body returned all the same (in its thread), and nobody waits for it.
+    `late` gets what the body returned all the same, and nobody waits for it.
     """
     try:
         if tool.is_async:
             value = await _stoppable(cast(Awaitable[Any], tool.fn(*args, **kwargs)), late)
         else:
-            body = _Thread(functools.partial(tool.fn, *args, **kwargs), late)
-            try:
-                value = await _in_thread(body)
-            except asyncio.CancelledError:
-                body.left = True
-                raise
+            value = await _in_thread(functools.partial(tool.fn, *args, **kwargs), late)
             if inspect.isawaitable(value):
                 value = await value
         return value

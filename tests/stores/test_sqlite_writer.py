@@ -11,19 +11,23 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from adjourn.errors import StoreUnavailable
+from adjourn.events import UserSaid
 from adjourn.lease import transact
+from adjourn.parts import Message, Part
 from adjourn.promise import Promise, brief
 from adjourn.store import Tx
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.stores.sqlite_file import File
 from adjourn.stores.sqlite_writer import Writer
 from adjourn.stores.subscribers import Subscribers
-from adjourn.testing_store.samples import decision_sample
+from adjourn.testing_store.samples import decision_sample, plain_snapshot
 from stores.store_kit import child, said_by
 
 SECONDS = 30
@@ -234,15 +238,15 @@ async def test_a_callback_and_a_subscriber_may_use_the_store_and_wait_for_it(sto
     end()
     assert promise.result(SECONDS) == "d1"
     assert said == ["d2"]
-    last: list[str] = []
+    last: SimpleQueue[str] = SimpleQueue()
 
     async def other() -> None:
         mine = store.submit(partial(put, name="d3"))
-        mine.add_done_callback(lambda _: last.append(store.submit(partial(put, name="d4")).result(SECONDS)))
+        mine.add_done_callback(lambda _: last.put(store.submit(partial(put, name="d4")).result(SECONDS)))
         await asyncio.to_thread(mine.result, SECONDS)
 
     await asyncio.create_task(other())
-    assert last == ["d4"]
+    assert await asyncio.to_thread(last.get, timeout=SECONDS) == "d4"
     assert sorted(names(store)) == ["d1", "d2", "d3", "d4"]
 
 
@@ -318,6 +322,120 @@ async def test_a_file_that_was_deleted_takes_nothing_more_in_the_loop_either(sto
         await transact(store, partial(put, name="d2"))
 
 
+async def test_what_is_long_to_write_is_left_to_the_thread_and_its_neighbours_are_not(store: SQLiteStore) -> None:
+    seen: list[int] = []
+
+    @brief
+    def long(tx: Tx) -> str:
+        seen.append(threading.get_ident())
+        put(tx, "before")
+        tx.put_decision(replace(decision_sample("long"), output="x" * 100_000))
+        return "long"
+
+    await transact(store, partial(put, name="d0"))
+    works: list[Any] = [partial(put, name="d1"), long, partial(put, name="d2")]
+    tasks = [asyncio.create_task(transact(store, work)) for work in works]
+    assert await asyncio.gather(*tasks) == ["d1", "long", "d2"]
+    assert seen[0] == threading.get_ident()
+    assert seen[-1] != threading.get_ident()
+    assert names(store) == ["d0", "d1", "before", "long", "d2"]
+
+
+async def test_a_long_batch_of_events_is_not_packed_in_the_loop(store: SQLiteStore) -> None:
+    seen: list[int] = []
+
+    @brief
+    def said(tx: Tx) -> None:
+        seen.append(threading.get_ident())
+        tx.put_snapshot(plain_snapshot("n1", "s1"))
+        tx.add_events("n1", 0, [UserSaid(Message("user", [Part(text="words " * 20_000)]))])
+
+    await transact(store, said)
+    assert len(seen) == 2
+    assert seen[-1] != threading.get_ident()
+    assert len(store.submit(lambda tx: tx.events(["n1"]), read=True).result(SECONDS)) == 1
+
+
+# -- closing
+
+
+async def test_a_store_that_is_closed_within_a_turn_of_its_own_ends_behind_it(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "a.db")
+
+    @brief
+    def last(tx: Tx) -> str:
+        store.close()
+        return put(tx, "d1")
+
+    assert await transact(store, last) == "d1"
+    with pytest.raises(StoreUnavailable, match="was closed"):
+        await transact(store, partial(put, name="d2"))
+    again = SQLiteStore(tmp_path / "a.db")
+    assert names(again) == ["d1"]
+    again.close()
+
+
+async def test_a_work_that_meets_a_lock_while_the_store_is_closed_is_done_before_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SQLiteStore(tmp_path / "a.db").close()
+    db = sqlite3.connect(tmp_path / "a.db", timeout=0, isolation_level=None, check_same_thread=False)
+    writer = Writer(File(tmp_path / "a.db", 1.0), db, Subscribers())
+    closing = threading.Thread(target=writer.close)
+
+    def locked() -> bool:
+        closing.start()
+        return False
+
+    job = writer.put(partial(put, name="d1"))
+    monkeypatch.setattr(writer, "_begin_now", locked)
+    writer.go(job)
+    assert await asyncio.to_thread(job.promise.result, SECONDS) == "d1"
+    closing.join(SECONDS)
+
+
+async def test_a_work_that_waits_for_another_one_is_told_that_this_never_ends(store: SQLiteStore) -> None:
+    @brief
+    def nested(_: Tx) -> str:
+        return store.submit(partial(put, name="d1")).result(SECONDS)
+
+    with pytest.raises(RuntimeError, match="cannot begin before it ends"):
+        await transact(store, nested)
+    with pytest.raises(RuntimeError, match="cannot begin before it ends"):
+        await transact(store, lambda tx: [nested(tx)])
+    assert await transact(store, partial(put, name="d2")) == "d2"
+    assert sorted(names(store)) == ["d1", "d2"]
+
+
+# -- callbacks
+
+
+async def test_a_callback_may_wait_for_another_work_of_the_same_commit(disk: tuple[Writer, Disk]) -> None:
+    writer, _ = disk
+    said: SimpleQueue[str] = SimpleQueue()
+    jobs = [writer.put(partial(put, name=f"d{i}")) for i in range(3)]
+    jobs[0].promise.add_done_callback(lambda _: said.put(jobs[2].promise.result(SECONDS)))
+    writer.go(jobs[0])
+    assert said.get(timeout=0) == "d2"
+    slow = [writer.put(partial(lasting, name=f"e{i}", seen=[])) for i in range(3)]
+    slow[0].promise.add_done_callback(lambda _: said.put(slow[2].promise.result(SECONDS)))
+    writer.go(slow[0])
+    assert await asyncio.to_thread(said.get, timeout=SECONDS) == "e2"
+
+
+async def test_a_callback_that_ends_its_thread_does_not_end_the_writers(disk: tuple[Writer, Disk]) -> None:
+    writer, _ = disk
+
+    def stop(_: Any) -> None:
+        raise SystemExit
+
+    job = writer.put(partial(lasting, name="d1", seen=[]))
+    job.promise.add_done_callback(stop)
+    writer.go(job)
+    last = submit(writer, partial(lasting, name="d2", seen=[]))
+    assert await asyncio.to_thread(last.result, SECONDS) == "d2"
+
+
 # -- signals, which only reach the main thread
 
 
@@ -351,13 +469,51 @@ async def test_an_interrupt_before_the_commit_keeps_nothing_and_leaves_the_store
     assert submit(writer, partial(put, name="d2")).result(SECONDS) == "d2"
 
 
+async def test_who_shares_a_commit_hears_of_it_though_a_handler_raises_before_all_were_told(
+    disk: tuple[Writer, Disk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, _ = disk
+    jobs = [writer.put(partial(put, name=f"d{i}")) for i in range(3)]
+
+    def stop(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    jobs[1].promise.add_done_callback(stop)
+    with pytest.raises(KeyboardInterrupt):
+        writer.go(jobs[0])
+    assert [await asyncio.to_thread(j.promise.result, SECONDS) for j in jobs] == ["d0", "d1", "d2"]
+    more = [writer.put(partial(put, name=f"e{i}")) for i in range(2)]
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "_weigh", stop)
+        with pytest.raises(KeyboardInterrupt):
+            writer.go(more[0])
+    assert [await asyncio.to_thread(j.promise.result, SECONDS) for j in more] == ["e0", "e1"]
+
+
+async def test_an_interrupt_within_a_work_that_nobody_waits_for_is_raised_on(disk: tuple[Writer, Disk]) -> None:
+    writer, _ = disk
+
+    @brief
+    def stopped(tx: Tx) -> None:
+        put(tx, "gone")
+        raise KeyboardInterrupt
+
+    jobs = [writer.put(partial(put, name="d1")), writer.put(stopped), writer.put(partial(put, name="d2"))]
+    with pytest.raises(KeyboardInterrupt):
+        writer.go(jobs[0])
+    assert [await asyncio.to_thread(jobs[i].promise.result, SECONDS) for i in (0, 2)] == ["d1", "d2"]
+    assert isinstance(jobs[1].promise.exception(SECONDS), KeyboardInterrupt)
+    found = submit(writer, lambda tx: [d.id for d in tx.decisions()])
+    assert await asyncio.to_thread(found.result, SECONDS) == ["d1", "d2"]
+
+
 SIGNALLED = """
 import asyncio, sys
 from functools import partial
 from adjourn.lease import transact
 from adjourn.promise import brief
 from adjourn.stores.sqlite import SQLiteStore
-from adjourn.testing_store.samples import decision_sample
+from adjourn.testing_store.samples import decision_sample, plain_snapshot
 
 @brief
 def put(tx, name):

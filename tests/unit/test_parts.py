@@ -8,11 +8,13 @@ import base64
 import enum
 import json
 import re
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -272,6 +274,8 @@ def test_a_json_value_is_its_own_json_form(value: Any) -> None:
         (Level.HIGH, 3),
         (Kind.A, "a"),
         ({Kind.A: 1, Color.RED: 2}, {"a": 1, "red": 2}),
+        (MappingProxyType({"a": (1, 2)}), {"a": [1, 2]}),
+        (OrderedDict(b=1, a={"c": 2}), {"b": 1, "a": {"c": 2}}),
         ({3, 1, 2}, [1, 2, 3]),
         (frozenset({"b", "a"}), ["a", "b"]),
         ({(1, 2), (0, 9)}, [[0, 9], [1, 2]]),

@@ -67,7 +67,7 @@ SNAPSHOT = Codec(Snapshot, "id", "session_id", "parent_id", "turn_id", "created"
 INTERRUPT = Codec(InterruptRecord, "id", "session_id", "status", "agent", "tool", "owner", "created", "expires_at")
 DECISION = Codec(Decision, "id", "interrupt_id", "session_id")
 
-_encode_events = msgspec.json.Encoder().encode
+encode_events = msgspec.json.Encoder().encode
 _decode_events = msgspec.json.Decoder(tuple[Event, ...]).decode
 
 # What an event usually looks like, for deflate to refer to: it halves what is kept of a turn twice, as it happened (here)
@@ -90,8 +90,12 @@ _SHORT = 3000  # bytes, that a small window spans together with the above
 
 
 def pack_events(events: Sequence[Event]) -> bytes:
-    """One batch of a snapshot's events: their JSON, deflated unless it is small."""
-    body = _encode_events(events)
+    """One batch of a snapshot's events: their JSON, packed."""
+    return pack(encode_events(events))
+
+
+def pack(body: bytes) -> bytes:
+    """The JSON of a batch, deflated unless it is small."""
     if len(body) < _SMALL:
         return body
     # Level 1 with little memory: what is packed is short, and setting up costs more than packing.

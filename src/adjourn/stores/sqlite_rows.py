@@ -10,7 +10,7 @@ import msgspec
 from adjourn.errors import InvalidRequest
 from adjourn.events import Event
 from adjourn.records import Change, SessionRecord, Snapshot, placed, unknown_position
-from adjourn.stores.rows import SESSION, Row, active, pack_events, queries
+from adjourn.stores.rows import SESSION, Row, active, encode_events, pack, queries
 from adjourn.stores.sqltx import FORGOTTEN, SqlTx
 
 _Q = queries("sqlite")
@@ -21,13 +21,27 @@ def _same_place(one: SessionRecord, other: SessionRecord) -> bool:
     return one.agent == other.agent and one.owner == other.owner and one.created == other.created
 
 
-class SQLiteTx(SqlTx):
-    """A `Tx` on an open transaction. `finish` says that the work is done."""
+class TooMuch(Exception):
+    """A work has more to write than it was said it might."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+
+class SQLiteTx(SqlTx):
+    """A `Tx` on an open transaction, for one work after the other. `finish` says that a work is done.
+
+    `most` is how many bytes a value may have; more raises TooMuch.
+    """
+
+    def __init__(self, db: sqlite3.Connection, most: int | None = None) -> None:
         self._db = db
+        self._most = most
         self._seen: dict[str, SessionRecord] = {}
         self._early: dict[str, list[tuple[int, bytes, float | None, int]]] = {}
+
+    def anew(self) -> "SQLiteTx":
+        """For the next work."""
+        self._seen.clear()
+        self._early.clear()
+        return self
 
     def finish(self) -> None:
         """Called where the work is done. Raises where it left something that cannot be kept."""
@@ -35,6 +49,10 @@ class SQLiteTx(SqlTx):
             raise InvalidRequest(f"events of snapshots that were never put: {', '.join(self._early)}")
 
     def run(self, name: str, values: Sequence[Any]) -> None:
+        if self._most is not None:
+            for value in values:
+                if type(value) is bytes and len(value) > self._most:
+                    raise TooMuch
         self._db.execute(_Q[name], values)
 
     def all(self, name: str, values: Sequence[Any]) -> list[Row]:
@@ -73,7 +91,10 @@ class SQLiteTx(SqlTx):
     def add_events(
         self, snapshot_id: str, batch: int, events: Sequence[Event], at: float | None = None, epoch: int = 0
     ) -> None:
-        body = pack_events(events)
+        body = encode_events(events)
+        if self._most is not None and len(body) > self._most:
+            raise TooMuch
+        body = pack(body)
         if self._db.execute(_Q["add_events"], (snapshot_id, batch, body, at, epoch)).rowcount == 0:
             # Events are numbered after their snapshot; these came before it, and follow when it does.
             self._early.setdefault(snapshot_id, []).append((batch, body, at, epoch))

@@ -7,6 +7,7 @@ for a lock, it leaves the rest to the thread after a few milliseconds, and a slo
 """
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import threading
@@ -21,7 +22,7 @@ from adjourn.errors import StoreError
 from adjourn.promise import Pending, is_brief, running_loop
 from adjourn.store import Tx
 from adjourn.stores.sqlite_file import File, is_busy, is_storage
-from adjourn.stores.sqlite_rows import SQLiteTx
+from adjourn.stores.sqlite_rows import SQLiteTx, TooMuch
 
 _log = logging.getLogger("adjourn.stores")
 
@@ -29,6 +30,8 @@ _BATCH = 256
 """Works in one commit. More would make other processes wait, and gain nothing."""
 _THREAD_SECONDS = 0.05
 _LOOP_SECONDS = 0.005
+_LOOP_BYTES = 50_000
+"""In one value. What is longer is packed and written where nobody is held up by it."""
 _QUICK_SECONDS = 0.002
 """How long an event loop may be held up by a sync, in the middle of the last few."""
 _AWAY_SECONDS = 1.0
@@ -52,14 +55,6 @@ class _Settled(NamedTuple):
     error: BaseException | None
 
 
-class _Ended(NamedTuple):
-    """How a transaction ended. `stopped` is what a signal's handler raised meanwhile."""
-
-    settled: Sequence[_Settled]
-    changed: bool = False
-    stopped: BaseException | None = None
-
-
 class Listeners(Protocol):
     """Who wants to hear of changes. True while there are any."""
 
@@ -73,12 +68,14 @@ class Writer:
 
     def __init__(self, file: File, db: sqlite3.Connection, listeners: Listeners) -> None:
         self.db = db
-        self.gate = threading.Lock()
+        self.gate = threading.RLock()
         """Held by whoever is in a transaction."""
         self._file = file
         self._inode = file.inode()
         self._listeners = listeners
         self._jobs: deque[Job] = deque()
+        self._untold: deque[_Settled] = deque()
+        self._changed = False  # and its listeners are to be told
         self._bell: SimpleQueue[bool] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None  # whose turn is to come
         self._last: weakref.ref[asyncio.Task[Any]] | None = None
@@ -107,8 +104,8 @@ class Writer:
         elif self._alone():
             self.turn()
         elif self._loop is not loop:
-            self._loop = loop
             loop.call_soon(_Turn(self))
+            self._loop = loop
 
     def _alone(self) -> bool:
         """Whether the last task that wanted something is this one, or over: then nothing would be gained by waiting for more."""
@@ -127,31 +124,48 @@ class Writer:
     def close(self) -> None:
         """Finishes what is queued, then lets go of the file."""
         self._bell.put(False)
-        # Python may collect a forgotten store in any thread, the writer's too; it then ends by itself.
-        if self._thread is not threading.current_thread():
+        # Python may collect a forgotten store in any thread, the writer's too, and in the midst of a work; it then ends by
+        # itself.
+        if self._thread is not threading.current_thread() and not self._within():
             self._thread.join()
+
+    def _within(self) -> bool:
+        """Whether this thread is in a transaction."""
+        return self.gate._is_owned()  # type: ignore[attr-defined] # as threading.Condition asks it
 
     # -- in an event loop
 
     def turn(self) -> None:
         """Runs what is queued now, as far as that is brief; the thread gets the rest."""
         self._loop = None
-        if not self.gate.acquire(blocking=False):
-            self.wake()  # the thread may have looked already, and be about to sleep
+        if self._within():
+            self.wake()  # a work that asks for another: it is not waited for here
             return
-        ended = None
+        # A signal's handler may raise behind any call: then the gate is ours, and we do not know it.
+        got, due, stopped = False, False, None
         try:
-            if self._jobs:
-                ended = self._batch(self._brief, self._begin_now, _LOOP_SECONDS)
+            got = self.gate.acquire(blocking=False)
+            if got and self._jobs:
+                stopped = self._batch(self._brief, self._begin_now, SQLiteTx(self.db, _LOOP_BYTES), _LOOP_SECONDS)
                 self._weigh(self._sync_seconds)
-                if self._jobs or self._checkpoint_due:
-                    self.wake()
+                due = self._checkpoint_due
         finally:
-            self.gate.release()
-        if ended is not None:
-            self._tell(ended)
-            if ended.stopped is not None:
-                raise ended.stopped
+            if got or self._within():
+                self.gate.release()
+            if self._jobs or due or not got:
+                self.wake()  # where the thread has the gate, it may have looked already, and be about to sleep
+        try:
+            self._tell()
+        finally:
+            if self._untold:
+                self.wake()
+        if stopped is not None:
+            raise stopped
+
+    def missed(self) -> None:
+        """A turn will not come."""
+        self._loop = None
+        self.wake()
 
     def _weigh(self, seconds: float) -> None:
         """Keeps commits out of event loops for a while, where they take too long there."""
@@ -162,10 +176,13 @@ class Writer:
 
     def _brief(self) -> Job | None:
         """The next one, where it is brief."""
-        return self._jobs.popleft() if self._jobs and self._jobs[0].brief else None
+        return self._jobs[0] if self._jobs and self._jobs[0].brief else None
 
     def _hurry(self) -> None:
-        """Somebody blocks until a work is done, and so perhaps the very one who is to do it."""
+        """Somebody blocks until a work is done, and so perhaps the very one who is to do it, or to say so."""
+        if self._within():
+            raise RuntimeError("a work waits for another one of the same store, which cannot begin before it ends")
+        self._tell()
         if threading.current_thread() is self._thread:  # in a callback
             self._drain()
         elif self._loop is not None and self._loop is running_loop():
@@ -184,14 +201,21 @@ class Writer:
                 self._checkpoint()
             if self._listeners and time.monotonic() - self._polled > _POLL_SECONDS:
                 self._poll()
-        with self.gate:
-            self.db.close()
+        while True:
+            self._drain()
+            with self.gate:
+                if not self._jobs:  # an event loop may have put one back, that another process's lock was in the way of
+                    self.db.close()
+                    return
 
     def _drain(self) -> None:
-        while self._jobs:
+        while self._jobs or self._untold:
             with self.gate:
-                ended = self._batch(self._any, self._begin, _THREAD_SECONDS)
-            self._tell(ended)
+                self._batch(self._any, self._begin, SQLiteTx(self.db), _THREAD_SECONDS)
+            try:
+                self._tell()
+            except BaseException:  # noqa: BLE001 (whatever a callback raises, others wait for this thread)
+                _log.exception("a callback of a store's promise failed")
 
     def _rung(self) -> bool:
         """Waits until there may be something to do. False for the last time."""
@@ -202,7 +226,7 @@ class Writer:
 
     def _any(self) -> Job | None:
         """The next one."""
-        return self._jobs.popleft() if self._jobs else None
+        return self._jobs[0] if self._jobs else None
 
     @property
     def _checkpoint_due(self) -> bool:
@@ -235,9 +259,14 @@ class Writer:
 
     # -- a transaction, in either. The gate is held.
 
-    def _batch(self, take: Callable[[], Job | None], begin: Callable[[], bool], seconds: float) -> _Ended:
-        """One transaction: the first that `take` gives, and those behind it that come within this time."""
-        db = self.db
+    def _batch(
+        self, take: Callable[[], Job | None], begin: Callable[[], bool], tx: SQLiteTx, seconds: float
+    ) -> BaseException | None:
+        """One transaction: the first that `take` gives, and those behind it that come within this time.
+
+        What came of each is to be told. Gives what a signal's handler raised meanwhile.
+        """
+        db, jobs = self.db, self._jobs
         settled: list[_Settled] = []
         at: Job | None = None
         kept = synced = False
@@ -248,11 +277,17 @@ class Writer:
             until = time.monotonic() + seconds
             while len(settled) < _BATCH and (not settled or time.monotonic() < until) and (at := take()) is not None:
                 if not db.in_transaction and not begin():
-                    self._jobs.appendleft(at)
                     break
-                result, error = self._work(db, at.work, kept)
+                jobs.popleft()
+                result, error = self._work(tx, at.work, kept)
+                if isinstance(error, TooMuch):
+                    jobs.appendleft(at._replace(brief=False))
+                    break
                 settled.append(_Settled(at.promise, result, error))
                 at = None
+                if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                    stopped = error
+                    break
                 kept = kept or error is None
             if kept:
                 start = time.monotonic()
@@ -263,17 +298,30 @@ class Writer:
             stopped = None if isinstance(e, Exception) else e
             # Handlers run in the midst of anything, and so behind a commit as well.
             if isinstance(e, sqlite3.Error) or not synced or db.in_transaction:
-                return _Ended(self._lost(e, settled, at), stopped=stopped)
-        return _Ended(settled, kept and db.total_changes != before, stopped)
+                if jobs and jobs[0] is at and not isinstance(e, (sqlite3.Error, StoreError)):
+                    at = None  # it is still queued
+                settled, kept = self._lost(e, settled, at), False
+        self._untold.extend(settled)
+        self._changed = self._changed or (kept and db.total_changes != before)
+        return stopped
 
-    def _tell(self, ended: _Ended) -> None:
+    def _tell(self) -> None:
         """Keeps or breaks the promises. The gate is open again: who is called back may want something."""
-        for promise, result, error in ended.settled:
-            if error is None:
-                promise.keep(result)
+        untold = self._untold
+        while untold:
+            # First told, then taken away: to tell twice does no harm, and another thread may be at it.
+            try:
+                one = untold[0]
+            except IndexError:
+                break
+            if one.error is None:
+                one.promise.keep(one.result)
             else:
-                promise.fail(error)
-        if ended.changed:
+                one.promise.fail(one.error)
+            with contextlib.suppress(ValueError):
+                untold.remove(one)
+        if self._changed:
+            self._changed = False
             self._listeners.call(self._file.path)
 
     def _begin_now(self) -> bool:
@@ -295,16 +343,14 @@ class Writer:
         if self._file.inode() != self._inode:
             raise self._file.moved()
 
-    def _work(
-        self, db: sqlite3.Connection, work: Callable[[Tx], Any], beside: bool
-    ) -> tuple[Any, BaseException | None]:
+    def _work(self, tx: SQLiteTx, work: Callable[[Tx], Any], beside: bool) -> tuple[Any, BaseException | None]:
         """Runs one work. Raises only where the database failed, and with it all works of this transaction."""
+        db = self.db
         # The first one needs no savepoint: where it raises, there is nothing else to keep.
         if beside:
             db.execute("SAVEPOINT work")
         try:
-            tx = SQLiteTx(db)
-            result = work(tx)
+            result = work(tx.anew())
             tx.finish()
         except BaseException as e:
             if is_storage(e) or not db.in_transaction:
@@ -331,6 +377,8 @@ class Writer:
         waiting = [s.promise for s in settled if s.error is None]
         if at is not None:
             waiting.append(at.promise)
+        if at is not None and self._jobs and self._jobs[0] is at:
+            self._jobs.popleft()
         if isinstance(error, StoreError):  # those who are queued waited just as long for the lock that did not come
             while self._jobs:
                 waiting.append(self._jobs.popleft().promise)
@@ -350,10 +398,10 @@ class _Turn:
         self._writer: Writer | None = writer
 
     def __call__(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.turn()
+        if self._writer is not None:
+            self._writer.turn()
+        self._writer = None
 
     def __del__(self) -> None:
         if self._writer is not None:
-            self._writer.wake()
+            self._writer.missed()
