@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from adjourn.errors import StoreError, StoreFormatError, StoreUnavailable
 from adjourn.store import Decision, Tx
 from adjourn.stores.sqlite import SQLiteStore
+from adjourn.stores.sqlite_file import File
 from adjourn.testing_store.samples import decision_sample, session_sample
 from stores.store_kit import Driver, child, do, said_by
 
@@ -169,6 +171,7 @@ WITHOUT_RIGHTS = """
 import os, sys
 from adjourn.errors import StoreUnavailable
 from adjourn.stores.sqlite import SQLiteStore
+from adjourn.stores.sqlite_file import File
 from adjourn.testing_store.samples import session_sample
 if os.geteuid() == 0:
     os.setuid(65534)  # nobody: to root nothing is read-only
@@ -223,6 +226,7 @@ FULL = """
 import resource, sys
 from adjourn.errors import StoreUnavailable
 from adjourn.stores.sqlite import SQLiteStore
+from adjourn.stores.sqlite_file import File
 from adjourn.testing_store.samples import decision_sample
 from stores.store_kit import do
 store = SQLiteStore(sys.argv[1])
@@ -268,6 +272,7 @@ def test_a_full_disk_at_opening_is_a_clear_error(tmp_path: Path) -> None:
 import resource, sys
 from adjourn.errors import StoreUnavailable
 from adjourn.stores.sqlite import SQLiteStore
+from adjourn.stores.sqlite_file import File
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
 try:
@@ -350,3 +355,32 @@ def test_a_record_of_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(StoreFormatError, match=r"stored Decision 'd1' cannot be read"):
         do(store, lambda tx: tx.decisions(), read=True)
     store.close()
+
+
+@pytest.mark.slow
+def test_a_file_that_others_open_and_close_meanwhile_is_never_called_damaged(tmp_path: Path) -> None:
+    def use(who: int) -> None:
+        for i in range(60):
+            store = SQLiteStore(tmp_path / "a.db")
+            do(store, lambda tx, i=i: tx.put_decision(decision_sample(f"{who}-{i}")))
+            store.close()
+
+    with ThreadPoolExecutor(3) as threads:
+        for done in [threads.submit(use, who) for who in range(3)]:
+            done.result(120)
+
+
+def test_a_file_that_became_longer_since_it_was_looked_at_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.db"
+    make(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1024])
+
+    def grown(file: File) -> bytes:
+        path.write_bytes(whole)  # behind the look at its length
+        return whole[:100]
+
+    monkeypatch.setattr(File, "_head", grown)
+    SQLiteStore(path).close()

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from adjourn.errors import StoreUnavailable
 from adjourn.events import UserSaid
-from adjourn.lease import transact
+from adjourn.lease import settled, transact
 from adjourn.parts import Message, Part
 from adjourn.promise import Promise, brief
 from adjourn.store import Tx
@@ -483,11 +483,13 @@ async def test_who_shares_a_commit_hears_of_it_though_a_handler_raises_before_al
         writer.go(jobs[0])
     assert [await asyncio.to_thread(j.promise.result, SECONDS) for j in jobs] == ["d0", "d1", "d2"]
     more = [writer.put(partial(put, name=f"e{i}")) for i in range(2)]
+    waiting = [asyncio.create_task(settled(job.promise)) for job in more]
+    await asyncio.sleep(0)
     with monkeypatch.context() as patched:
         patched.setattr(writer, "_weigh", stop)
         with pytest.raises(KeyboardInterrupt):
-            writer.go(more[0])
-    assert [await asyncio.to_thread(j.promise.result, SECONDS) for j in more] == ["e0", "e1"]
+            writer.turn()
+    assert await asyncio.wait_for(asyncio.gather(*waiting), SECONDS) == ["e0", "e1"]
 
 
 async def test_an_interrupt_within_a_work_that_nobody_waits_for_is_raised_on(disk: tuple[Writer, Disk]) -> None:
@@ -510,7 +512,7 @@ async def test_an_interrupt_within_a_work_that_nobody_waits_for_is_raised_on(dis
 SIGNALLED = """
 import asyncio, sys
 from functools import partial
-from adjourn.lease import transact
+from adjourn.lease import settled, transact
 from adjourn.promise import brief
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing_store.samples import decision_sample, plain_snapshot

@@ -167,26 +167,39 @@ class File:
                 f"{path} or its folder is read-only for this user: sessions could not be kept in it. Give the right to read "
                 "and write both (SQLite keeps two more files beside it), or choose another path"
             )
-        self._check_header(found.st_size)
+        self._check_header()
 
-    def _check_header(self, size: int) -> None:
+    def _check_header(self) -> None:
         """Looks before SQLite does: it would call any other file damaged, and note a lost tail only when it gets there."""
-        if size == 0:
-            return
+        seen: tuple[int, bytes] | None = None
+        while True:
+            size, head = self.path.stat().st_size, self._head()
+            if size == 0 or (whole := self._whole(size, head)) is None:
+                return
+            if (size, head) == seen:
+                raise self.damaged(f"it ends after {size} of {whole} bytes")
+            seen = (
+                size,
+                head,
+            )  # another process may have closed it meanwhile, and so made it longer: a second look tells
+
+    def _head(self) -> bytes:
         with self.path.open("rb") as f:
-            head = f.read(100)
+            return f.read(100)
+
+    def _whole(self, size: int, head: bytes) -> int | None:
+        """How long the file should be that is cut off; None where it is not. Raises StoreFormatError for another file."""
         if not head.startswith(b"SQLite format 3\0"):
             raise StoreFormatError(f"{self.path} is no SQLite database. It was left as it is; choose another path")
         if len(head) < 100:
             raise self.damaged(f"it ends after {size} bytes")
         log = self.path.with_name(self.path.name + "-wal")
         if log.exists() and log.stat().st_size > 0:
-            return  # the header may be older than what the log still holds
+            return None  # the header may be older than what the log still holds
         page = int.from_bytes(head[16:18], "big")
         pages = int.from_bytes(head[28:32], "big")
         page = 65536 if page == 1 else page
-        if size < page * pages and head[24:28] == head[92:96]:
-            raise self.damaged(f"it ends after {size} of {page * pages} bytes")
+        return page * pages if size < page * pages and head[24:28] == head[92:96] else None
 
     def _recognise(self, db: sqlite3.Connection) -> None:
         """Refuses what is not ours, before anything is changed."""

@@ -144,21 +144,19 @@ class Writer:
         # A signal's handler may raise behind any call: then the gate is ours, and we do not know it.
         got, due, stopped = False, False, None
         try:
-            got = self.gate.acquire(blocking=False)
-            if got and self._jobs:
-                stopped = self._batch(self._brief, self._begin_now, SQLiteTx(self.db, _LOOP_BYTES), _LOOP_SECONDS)
-                self._weigh(self._sync_seconds)
-                due = self._checkpoint_due
-        finally:
-            if got or self._within():
-                self.gate.release()
-            if self._jobs or due or not got:
-                self.wake()  # where the thread has the gate, it may have looked already, and be about to sleep
-        try:
+            try:
+                got = self.gate.acquire(blocking=False)
+                if got and self._jobs:
+                    stopped = self._batch(self._brief, self._begin_now, SQLiteTx(self.db, _LOOP_BYTES), _LOOP_SECONDS)
+                    self._weigh(self._sync_seconds)
+                    due = self._checkpoint_due
+            finally:
+                if got or self._within():
+                    self.gate.release()
             self._tell()
         finally:
-            if self._untold:
-                self.wake()
+            if self._jobs or self._untold or due or not got:
+                self.wake()  # where the thread has the gate, it may have looked already, and be about to sleep
         if stopped is not None:
             raise stopped
 
