@@ -17,7 +17,6 @@ from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import PurePath
-from time import time_ns
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
@@ -347,8 +346,5 @@ def fresh(value: Any) -> Any:
 
 
 def new_id(prefix: str = "") -> str:
-    """An id that nobody can guess: the time in milliseconds and 80 random bits, in hex, after `prefix`.
-
-    With the time in front, rows that are made together lie together in every index of a store.
-    """
-    return f"{prefix}{time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
+    """An id that nobody can guess: 128 random bits in hex, after `prefix`."""
+    return prefix + os.urandom(16).hex()
