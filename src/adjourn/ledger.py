@@ -200,9 +200,9 @@ def _claimed(tx: Tx, leg: Leg, now: float) -> SessionRecord:
         return SessionRecord(leg.session_id, leg.agent, leg.created, now, leg.owner, epoch=1)
     if session.pending and session.lease_until > now and not leg.force:
         raise SessionBusy(f"a turn of session {leg.session_id!r} is running elsewhere; wait for it, or abort it")
-    if session.head == leg.snapshot_id and session.pending:
-        return replace(session, epoch=session.epoch + 1)  # taking over a leg whose driver is gone
     if session.head == leg.snapshot_id:
+        if session.pending:
+            return replace(session, epoch=session.epoch + 1)  # taking over a leg whose driver is gone
         raise SessionConflict(
             f"a turn of session {leg.session_id!r} that was unfinished when this handle was opened has come to rest since; open "
             "the session again to see where it is"

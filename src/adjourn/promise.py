@@ -23,7 +23,7 @@ def brief(work: C) -> C:
     It means nothing to who calls it. A store may run such a work where it was submitted, as an event loop would not wait
     for the hop to a thread and back.
     """
-    work.brief = True  # type: ignore[attr-defined]
+    work.__dict__["brief"] = True
     return work
 
 

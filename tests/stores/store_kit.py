@@ -126,6 +126,12 @@ def said_by(process: "subprocess.Popen[str]", seconds: float = 60) -> str:
     return out
 
 
+def line_of(process: "subprocess.Popen[str]") -> str:
+    """The next line that a child prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
 class Driver:
     """Drives turns of one session straight through the ledger: no model, no tools, only their events."""
 

@@ -3,9 +3,8 @@
 import asyncio
 import gc
 import multiprocessing
-import signal
+import os
 import sqlite3
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 
 from adjourn.errors import StoreUnavailable
 from adjourn.events import UserSaid
-from adjourn.lease import settled, transact
+from adjourn.lease import transact
 from adjourn.parts import Message, Part
 from adjourn.promise import Promise, brief
 from adjourn.store import Tx
@@ -28,26 +27,8 @@ from adjourn.stores.sqlite_file import File
 from adjourn.stores.sqlite_writer import Writer
 from adjourn.stores.subscribers import Subscribers
 from adjourn.testing_store.samples import decision_sample, plain_snapshot
-from stores.store_kit import child, said_by
-
-SECONDS = 30
-
-
-@brief
-def put(tx: Tx, name: str, seen: list[Any] | None = None) -> str:
-    tx.put_decision(decision_sample(name))
-    if seen is not None:
-        seen.append(threading.get_ident())
-    return name
-
-
-def lasting(tx: Tx, name: str, seen: list[Any]) -> str:
-    """The same, as a work that nobody called brief."""
-    return put(tx, name, seen)
-
-
-def names(store: SQLiteStore) -> list[str]:
-    return store.submit(lambda tx: [d.id for d in tx.decisions()], read=True).result(SECONDS)
+from stores.store_kit import child, line_of, said_by
+from stores.writer_kit import SECONDS, Disk, lasting, names, put, submit, writing
 
 
 @pytest.fixture
@@ -57,42 +38,17 @@ def store(tmp_path: Path) -> Iterator[SQLiteStore]:
     store.close()
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[tuple[Writer, Disk]]:
+    with writing(tmp_path / "a.db") as both:
+        yield both
+
+
 def commits(store: SQLiteStore) -> Callable[[], int]:
     """How many there have been, each of which tells the subscribers once."""
     told: list[None] = []
     store.subscribe(lambda: told.append(None))
     return lambda: len(told)
-
-
-class Disk(sqlite3.Connection):
-    """A connection whose commits take as long as they are told, or end with what a signal's handler raises."""
-
-    seconds = 0.0
-    stop: BaseException | None = None
-
-    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        out = super().execute(sql, *values)
-        if sql == "COMMIT":
-            time.sleep(self.seconds)
-            if self.stop is not None:
-                stop, self.stop = self.stop, None
-                raise stop
-        return out
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[tuple[Writer, Disk]]:
-    SQLiteStore(tmp_path / "a.db").close()
-    db = sqlite3.connect(tmp_path / "a.db", timeout=0, isolation_level=None, check_same_thread=False, factory=Disk)
-    writer = Writer(File(tmp_path / "a.db", 1.0), db, Subscribers())
-    yield writer, db
-    writer.close()
-
-
-def submit(writer: Writer, work: Callable[[Tx], Any]) -> Promise[Any]:
-    job = writer.put(work)
-    writer.go(job)
-    return job.promise
 
 
 # -- in the loop
@@ -264,11 +220,6 @@ db.close()
 """
 
 
-def line_of(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 async def test_the_lock_of_another_process_holds_up_the_commit_and_not_the_loop(store: SQLiteStore) -> None:
     holder = child(HOLD, str(store.path))
     assert line_of(holder) == "locked"
@@ -388,7 +339,7 @@ async def test_a_work_that_meets_a_lock_while_the_store_is_closed_is_done_before
         return False
 
     job = writer.put(partial(put, name="d1"))
-    monkeypatch.setattr(writer, "_begin_now", locked)
+    monkeypatch.setattr(writer, "_in_loop", writer._in_loop._replace(begin=locked))  # pyright: ignore[reportPrivateUsage]
     writer.go(job)
     assert await asyncio.to_thread(job.promise.result, SECONDS) == "d1"
     closing.join(SECONDS)
@@ -436,127 +387,6 @@ async def test_a_callback_that_ends_its_thread_does_not_end_the_writers(disk: tu
     assert await asyncio.to_thread(last.result, SECONDS) == "d2"
 
 
-# -- signals, which only reach the main thread
-
-
-async def test_an_interrupt_behind_the_commit_leaves_what_was_committed_and_says_so(disk: tuple[Writer, Disk]) -> None:
-    writer, db = disk
-    job = writer.put(partial(put, name="d1"))
-    db.stop = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        writer.go(job)
-    assert job.promise.result(SECONDS) == "d1"
-    assert submit(writer, partial(put, name="d2")).result(SECONDS) == "d2"
-
-
-async def test_an_interrupt_before_the_commit_keeps_nothing_and_leaves_the_store_usable(
-    disk: tuple[Writer, Disk], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer, _ = disk
-
-    def stop(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    job = writer.put(partial(put, name="d1"))
-    with monkeypatch.context() as patched:
-        patched.setattr(writer, "_work", stop)
-        with pytest.raises(KeyboardInterrupt):
-            writer.go(job)
-    with pytest.raises(StoreUnavailable, match="nothing of this change was kept"):
-        job.promise.result(SECONDS)
-    found = submit(writer, lambda tx: [d.id for d in tx.decisions()]).result(SECONDS)
-    assert found == []
-    assert submit(writer, partial(put, name="d2")).result(SECONDS) == "d2"
-
-
-async def test_who_shares_a_commit_hears_of_it_though_a_handler_raises_before_all_were_told(
-    disk: tuple[Writer, Disk], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer, _ = disk
-    jobs = [writer.put(partial(put, name=f"d{i}")) for i in range(3)]
-
-    def stop(_: Any) -> None:
-        raise KeyboardInterrupt
-
-    jobs[1].promise.add_done_callback(stop)
-    with pytest.raises(KeyboardInterrupt):
-        writer.go(jobs[0])
-    assert [await asyncio.to_thread(j.promise.result, SECONDS) for j in jobs] == ["d0", "d1", "d2"]
-    more = [writer.put(partial(put, name=f"e{i}")) for i in range(2)]
-    waiting = [asyncio.create_task(settled(job.promise)) for job in more]
-    await asyncio.sleep(0)
-    with monkeypatch.context() as patched:
-        patched.setattr(writer, "_weigh", stop)
-        with pytest.raises(KeyboardInterrupt):
-            writer.turn()
-    assert await asyncio.wait_for(asyncio.gather(*waiting), SECONDS) == ["e0", "e1"]
-
-
-async def test_an_interrupt_within_a_work_that_nobody_waits_for_is_raised_on(disk: tuple[Writer, Disk]) -> None:
-    writer, _ = disk
-
-    @brief
-    def stopped(tx: Tx) -> None:
-        put(tx, "gone")
-        raise KeyboardInterrupt
-
-    jobs = [writer.put(partial(put, name="d1")), writer.put(stopped), writer.put(partial(put, name="d2"))]
-    with pytest.raises(KeyboardInterrupt):
-        writer.go(jobs[0])
-    assert [await asyncio.to_thread(jobs[i].promise.result, SECONDS) for i in (0, 2)] == ["d1", "d2"]
-    assert isinstance(jobs[1].promise.exception(SECONDS), KeyboardInterrupt)
-    found = submit(writer, lambda tx: [d.id for d in tx.decisions()])
-    assert await asyncio.to_thread(found.result, SECONDS) == ["d1", "d2"]
-
-
-SIGNALLED = """
-import asyncio, sys
-from functools import partial
-from adjourn.lease import settled, transact
-from adjourn.promise import brief
-from adjourn.stores.sqlite import SQLiteStore
-from adjourn.testing_store.samples import decision_sample, plain_snapshot
-
-@brief
-def put(tx, name):
-    tx.put_decision(decision_sample(name))
-
-async def main(store):
-    for kept in range(1_000_000):
-        await transact(store, partial(put, name=f"d{kept:06}"))
-        print(kept + 1, flush=True)
-
-store = SQLiteStore(sys.argv[1])
-try:
-    asyncio.get_event_loop_policy().new_event_loop().run_until_complete(main(store))
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-store.submit(lambda tx: put(tx, "last")).result(30)
-store.close()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has other signals")
-@pytest.mark.parametrize("after", [1, 7, 40, 41, 100])
-def test_a_process_that_is_interrupted_keeps_what_it_acknowledged_and_can_go_on(tmp_path: Path, after: int) -> None:
-    # Without asyncio.run, so that the interrupt is raised wherever the main thread is, in the midst of a commit too.
-    process = child(SIGNALLED, str(tmp_path / "a.db"))
-    while line_of(process) != str(after):
-        pass
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=SECONDS)
-    said = out.split()
-    assert "interrupted" in said
-    acknowledged = max([after, *[int(n) for n in said if n.isdecimal()]])
-    store = SQLiteStore(tmp_path / "a.db")
-    found = names(store)
-    store.close()
-    assert found[-1] == "last"
-    assert found[:-1] == [f"d{i:06}" for i in range(len(found) - 1)]
-    assert acknowledged <= len(found) - 1 <= acknowledged + 1
-
-
 def test_a_forgotten_store_finishes_what_waits_for_a_turn(tmp_path: Path) -> None:
     async def leave() -> None:
         store = SQLiteStore(tmp_path / "a.db")
@@ -578,7 +408,7 @@ def _in_child(path: str, said: Any) -> None:
     said.send(names(SQLiteStore(path)))
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no fork on Windows")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on Windows")
 async def test_what_waits_for_a_turn_while_the_process_forks_is_done_once_by_the_parent(store: SQLiteStore) -> None:
     await transact(store, partial(put, name="d0"))
 

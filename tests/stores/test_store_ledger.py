@@ -24,7 +24,7 @@ from adjourn.events import (
     ToolReturned,
     ToolStarted,
 )
-from adjourn.ledger import decide, decision_of, expire_due, let_go, renew
+from adjourn.ledger import decide, decision_of, expire_due, let_go, renew, save
 from adjourn.loading import load, stand
 from adjourn.parts import new_id
 from adjourn.store import InterruptQuery, SessionQuery
@@ -154,6 +154,20 @@ def test_a_lost_lease_is_taken_over_and_its_old_holder_stops(place: Place) -> No
         do(store, lambda tx: renew(tx, old.leg, 1030.0, 15.0))
     events = do(store, lambda tx: tx.events([old.leg.snapshot_id]), read=True)
     assert [e.output for e in events if isinstance(e, ToolReturned)] == [1]
+
+
+def test_a_leg_that_came_to_rest_since_it_was_looked_at_is_not_run_again(store: Store) -> None:
+    driver = Driver(store)
+    driver.ask()
+    late = replace(driver.leg, epoch=0, force=True)  # as whoever reads it now takes it over
+    [call] = driver.turn.calls
+    driver.commit(ToolInterrupted(call.id, Pause("i_1")))
+    again = replace(driver.write([]), leg=late)
+    with pytest.raises(SessionConflict, match="has come to rest since"):
+        do(store, lambda tx: save(tx, again))
+    session = do(store, lambda tx: tx.session(driver.session_id))
+    assert session is not None
+    assert (session.epoch, session.pending, session.head) == (driver.leg.epoch, False, driver.leg.snapshot_id)
 
 
 def test_a_lease_that_was_given_up_can_be_had_at_once(place: Place) -> None:

@@ -178,10 +178,8 @@ class File:
                 return
             if (size, head) == seen:
                 raise self.damaged(f"it ends after {size} of {whole} bytes")
-            seen = (
-                size,
-                head,
-            )  # another process may have closed it meanwhile, and so made it longer: a second look tells
+            # Another process may have closed it meanwhile, and so made it longer: a second look tells.
+            seen = size, head
 
     def _head(self) -> bytes:
         with self.path.open("rb") as f:

@@ -73,7 +73,7 @@ class SQLiteTx(SqlTx):
         if is_active == active(old):
             self.run("touch_session", (row[0], *row[-3:]))
         else:
-            self.run("turn_session", (row[0], *row[-3:], is_active))
+            self.run("touch_session_active", (row[0], *row[-3:], is_active))
 
     def drop_session(self, session_id: str) -> None:
         self._seen.pop(session_id, None)

@@ -16,13 +16,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from adjourn.errors import StoreError
 from adjourn.promise import Pending, is_brief, running_loop
 from adjourn.store import Tx
 from adjourn.stores.sqlite_file import File, is_busy, is_storage
 from adjourn.stores.sqlite_rows import SQLiteTx, TooMuch
+from adjourn.stores.subscribers import Subscribers
 
 _log = logging.getLogger("adjourn.stores")
 
@@ -32,8 +33,8 @@ _THREAD_SECONDS = 0.05
 _LOOP_SECONDS = 0.005
 _LOOP_BYTES = 50_000
 """In one value. What is longer is packed and written where nobody is held up by it."""
-_QUICK_SECONDS = 0.002
-"""How long an event loop may be held up by a sync, in the middle of the last few."""
+_QUICK_SECONDS = 0.003
+"""How long a transaction may hold up an event loop, taking the last ones together."""
 _AWAY_SECONDS = 1.0
 """For how long commits stay out of event loops where it took longer. Then a few try again."""
 _CHECKPOINT_CHANGES = 1000
@@ -55,18 +56,20 @@ class _Settled(NamedTuple):
     error: BaseException | None
 
 
-class Listeners(Protocol):
-    """Who wants to hear of changes. True while there are any."""
+class _Way(NamedTuple):
+    """How one of the two who commit does it."""
 
-    def __bool__(self) -> bool: ...
-
-    def call(self, store: object) -> None: ...
+    take: Callable[[], Job | None]
+    begin: Callable[[], bool]
+    tx: SQLiteTx
+    seconds: float
+    """How long it takes one work after the other into a transaction."""
 
 
 class Writer:
     """Runs the works that it is handed on this connection, in their order."""
 
-    def __init__(self, file: File, db: sqlite3.Connection, listeners: Listeners) -> None:
+    def __init__(self, file: File, db: sqlite3.Connection, listeners: Subscribers) -> None:
         self.db = db
         self.gate = threading.RLock()
         """Held by whoever is in a transaction."""
@@ -79,9 +82,10 @@ class Writer:
         self._bell: SimpleQueue[bool] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None  # whose turn is to come
         self._last: weakref.ref[asyncio.Task[Any]] | None = None
-        self._sync_seconds = 0.0
-        self._average_seconds = 0.0  # of the last syncs in event loops; a thread's hold waits for the interpreter
+        self._held_seconds = 0.0  # the event loops, by a transaction: an average of the last ones
         self._slow_until = 0.0
+        self._in_loop = _Way(self._brief, self._begin_now, SQLiteTx(db, _LOOP_BYTES), _LOOP_SECONDS)
+        self._in_thread = _Way(self._any, self._begin, SQLiteTx(db), _THREAD_SECONDS)
         self._in_file = db.total_changes
         self._version = self._data_version()
         self._polled = time.monotonic()
@@ -147,8 +151,9 @@ class Writer:
             try:
                 got = self.gate.acquire(blocking=False)
                 if got and self._jobs:
-                    stopped = self._batch(self._brief, self._begin_now, SQLiteTx(self.db, _LOOP_BYTES), _LOOP_SECONDS)
-                    self._weigh(self._sync_seconds)
+                    begun = time.monotonic()
+                    stopped = self._batch(self._in_loop)
+                    self._weigh(time.monotonic() - begun)
                     due = self._checkpoint_due
             finally:
                 if got or self._within():
@@ -167,9 +172,9 @@ class Writer:
 
     def _weigh(self, seconds: float) -> None:
         """Keeps commits out of event loops for a while, where they take too long there."""
-        self._average_seconds += (seconds - self._average_seconds) / 16
-        if self._average_seconds > _QUICK_SECONDS:
-            self._average_seconds /= 2
+        self._held_seconds += (seconds - self._held_seconds) / 16
+        if self._held_seconds > _QUICK_SECONDS:
+            self._held_seconds /= 2
             self._slow_until = time.monotonic() + _AWAY_SECONDS
 
     def _brief(self) -> Job | None:
@@ -194,11 +199,11 @@ class Writer:
         going = True
         while going:
             going = self._rung()
+            if self._listeners and time.monotonic() - self._polled > _POLL_SECONDS:
+                self._poll()
             self._drain()
             if self._checkpoint_due:
                 self._checkpoint()
-            if self._listeners and time.monotonic() - self._polled > _POLL_SECONDS:
-                self._poll()
         while True:
             self._drain()
             with self.gate:
@@ -207,9 +212,9 @@ class Writer:
                     return
 
     def _drain(self) -> None:
-        while self._jobs or self._untold:
+        while self._jobs or self._untold or self._changed:
             with self.gate:
-                self._batch(self._any, self._begin, SQLiteTx(self.db), _THREAD_SECONDS)
+                self._batch(self._in_thread)
             try:
                 self._tell()
             except BaseException:  # noqa: BLE001 (whatever a callback raises, others wait for this thread)
@@ -249,7 +254,7 @@ class Writer:
             return  # busy for a moment; a lasting problem shows at the next commit
         if version != self._version:
             self._version = version
-            self._listeners.call(self._file.path)
+            self._changed = True
 
     def _data_version(self) -> int:
         """Changes when another connection has committed."""
@@ -257,10 +262,8 @@ class Writer:
 
     # -- a transaction, in either. The gate is held.
 
-    def _batch(
-        self, take: Callable[[], Job | None], begin: Callable[[], bool], tx: SQLiteTx, seconds: float
-    ) -> BaseException | None:
-        """One transaction: the first that `take` gives, and those behind it that come within this time.
+    def _batch(self, way: _Way) -> BaseException | None:
+        """One transaction: the first work that there is, and those behind it that come in time.
 
         What came of each is to be told. Gives what a signal's handler raised meanwhile.
         """
@@ -269,15 +272,16 @@ class Writer:
         at: Job | None = None
         kept = synced = False
         stopped: BaseException | None = None
-        self._sync_seconds = 0.0
         before = db.total_changes
         try:
-            until = time.monotonic() + seconds
-            while len(settled) < _BATCH and (not settled or time.monotonic() < until) and (at := take()) is not None:
-                if not db.in_transaction and not begin():
+            until = time.monotonic() + way.seconds
+            while (
+                len(settled) < _BATCH and (not settled or time.monotonic() < until) and (at := way.take()) is not None
+            ):
+                if not db.in_transaction and not way.begin():
                     break
                 jobs.popleft()
-                result, error = self._work(tx, at.work, kept)
+                result, error = self._work(way.tx, at.work, kept)
                 if isinstance(error, TooMuch):
                     jobs.appendleft(at._replace(brief=False))
                     break
@@ -288,10 +292,8 @@ class Writer:
                     break
                 kept = kept or error is None
             if kept:
-                start = time.monotonic()
                 synced = True
                 db.execute("COMMIT")
-                self._sync_seconds = time.monotonic() - start
         except BaseException as e:  # noqa: BLE001 (everybody in this transaction is told)
             stopped = None if isinstance(e, Exception) else e
             # Handlers run in the midst of anything, and so behind a commit as well.
@@ -375,8 +377,8 @@ class Writer:
         waiting = [s.promise for s in settled if s.error is None]
         if at is not None:
             waiting.append(at.promise)
-        if at is not None and self._jobs and self._jobs[0] is at:
-            self._jobs.popleft()
+            if self._jobs and self._jobs[0] is at:
+                self._jobs.popleft()
         if isinstance(error, StoreError):  # those who are queued waited just as long for the lock that did not come
             while self._jobs:
                 waiting.append(self._jobs.popleft().promise)

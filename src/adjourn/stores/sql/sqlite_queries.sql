@@ -8,7 +8,7 @@ SELECT id, agent, owner, created, updated, lease_until, body FROM sessions WHERE
 -- name: touch_session
 UPDATE sessions SET updated = ?2, lease_until = ?3, body = ?4 WHERE id = ?1;
 
--- name: turn_session
+-- name: touch_session_active
 UPDATE sessions SET updated = ?2, lease_until = ?3, body = ?4, active = ?5 WHERE id = ?1;
 
 -- name: put_session
