@@ -4,7 +4,7 @@ import asyncio
 import gc
 import multiprocessing
 import os
-import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,9 +23,7 @@ from adjourn.parts import Message, Part
 from adjourn.promise import Promise, brief
 from adjourn.store import Tx
 from adjourn.stores.sqlite import SQLiteStore
-from adjourn.stores.sqlite_file import File
 from adjourn.stores.sqlite_writer import Writer
-from adjourn.stores.subscribers import Subscribers
 from adjourn.testing_store.samples import decision_sample, plain_snapshot
 from stores.store_kit import child, line_of, said_by
 from stores.writer_kit import SECONDS, Disk, lasting, names, put, submit, writing
@@ -132,22 +130,30 @@ async def test_another_thread_that_blocks_for_it_gets_it_even_where_the_loop_sta
 
 
 def test_a_work_whose_loop_is_closed_before_its_turn_is_done_all_the_same(store: SQLiteStore) -> None:
-    async def leave() -> Promise[str]:
-        await transact(store, partial(put, name="d0"))
-
-        async def other() -> Promise[str]:
-            return store.submit(partial(put, name="d1"))
-
-        return await asyncio.create_task(other())
-
     loop = asyncio.new_event_loop()
     left: list[Promise[str]] = []
-    task = loop.create_task(leave())
-    task.add_done_callback(lambda t: left.append(t.result()))
-    loop.run_until_complete(task)
+
+    async def stays() -> None:
+        await transact(store, partial(put, name="d0"))
+        loop.stop()
+        await asyncio.Event().wait()
+
+    async def leaves() -> None:
+        loop.stop()  # this round is the last
+        left.append(store.submit(partial(put, name="d1")))
+
+    other = loop.create_task(stays())
+    loop.run_forever()
+    last = loop.create_task(leaves())
+    loop.run_forever()
+    assert last.done()
+    assert not other.done()
+    assert not left[0].done()
     loop.close()
     gc.collect()
-    assert left[0].result(SECONDS) == "d1"
+    told = threading.Event()  # not `result`, which would see to it by itself
+    left[0].add_done_callback(lambda _: told.set())
+    assert told.wait(SECONDS)
     assert sorted(names(store)) == ["d0", "d1"]
 
 
@@ -326,23 +332,32 @@ async def test_a_store_that_is_closed_within_a_turn_of_its_own_ends_behind_it(tm
     again.close()
 
 
-async def test_a_work_that_meets_a_lock_while_the_store_is_closed_is_done_before_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    SQLiteStore(tmp_path / "a.db").close()
-    db = sqlite3.connect(tmp_path / "a.db", timeout=0, isolation_level=None, check_same_thread=False)
-    writer = Writer(File(tmp_path / "a.db", 1.0), db, Subscribers())
+async def test_a_work_that_is_put_back_while_the_store_is_closed_is_done_before_that(disk: tuple[Writer, Disk]) -> None:
+    writer, _ = disk
     closing = threading.Thread(target=writer.close)
+    seen: list[int] = []
 
-    def locked() -> bool:
-        closing.start()
-        return False
+    @brief
+    def long(tx: Tx) -> None:
+        if not seen:  # in the loop: the thread is on its way out, and waits for the gate
+            closing.start()
+            await_frame(writer._thread, "_run")  # pyright: ignore[reportPrivateUsage]
+        seen.append(threading.get_ident())
+        tx.put_decision(replace(decision_sample("long"), output="x" * 100_000))
 
-    job = writer.put(partial(put, name="d1"))
-    monkeypatch.setattr(writer, "_in_loop", writer._in_loop._replace(begin=locked))  # pyright: ignore[reportPrivateUsage]
-    writer.go(job)
-    assert await asyncio.to_thread(job.promise.result, SECONDS) == "d1"
+    promise = submit(writer, long)
     closing.join(SECONDS)
+    assert promise.done()
+    assert promise.exception() is None
+    assert len(set(seen)) == 2
+
+
+def await_frame(thread: threading.Thread, function: str) -> None:
+    """Returns when the thread is in this function itself, and so waits there."""
+    deadline = time.monotonic() + SECONDS
+    while sys._current_frames()[thread.ident or 0].f_code.co_name != function:  # pyright: ignore[reportPrivateUsage]
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 async def test_a_work_that_waits_for_another_one_is_told_that_this_never_ends(store: SQLiteStore) -> None:
@@ -404,8 +419,9 @@ def test_a_forgotten_store_finishes_what_waits_for_a_turn(tmp_path: Path) -> Non
     store.close()
 
 
-def _in_child(path: str, said: Any) -> None:
-    said.send(names(SQLiteStore(path)))
+def _in_child(store: SQLiteStore, said: Any) -> None:
+    store.submit(partial(put, name="d2")).result(SECONDS)
+    said.send("kept")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on Windows")
@@ -415,14 +431,15 @@ async def test_what_waits_for_a_turn_while_the_process_forks_is_done_once_by_the
     async def other() -> None:
         mine = store.submit(partial(put, name="d1"))
         ours, theirs = multiprocessing.Pipe()
-        forked = multiprocessing.get_context("fork").Process(target=_in_child, args=(str(store.path), theirs))
+        forked = multiprocessing.get_context("fork").Process(target=_in_child, args=(store, theirs))
         forked.start()
-        assert await asyncio.to_thread(ours.recv) in (["d0"], ["d0", "d1"])
+        assert await asyncio.to_thread(ours.poll, SECONDS)
+        assert ours.recv() == "kept"
         forked.join(SECONDS)
         assert await asyncio.to_thread(mine.result, SECONDS) == "d1"
 
     await asyncio.create_task(other())
-    assert sorted(names(store)) == ["d0", "d1"]
+    assert sorted(names(store)) == ["d0", "d1", "d2"]
 
 
 async def test_a_log_that_grows_is_brought_into_the_file(store: SQLiteStore) -> None:

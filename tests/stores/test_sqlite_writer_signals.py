@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 from adjourn.errors import StoreUnavailable
 from adjourn.lease import settled
-from adjourn.promise import brief
+from adjourn.promise import Pending, brief
 from adjourn.store import Tx
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.stores.sqlite_writer import Writer
@@ -56,27 +56,48 @@ async def test_an_interrupt_before_the_commit_keeps_nothing_and_leaves_the_store
     assert submit(writer, partial(put, name="d2")).result(SECONDS) == "d2"
 
 
-async def test_who_shares_a_commit_hears_of_it_though_a_handler_raises_before_all_were_told(
+def stop(_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+async def shared(writer: Writer) -> "asyncio.Future[list[Any]]":
+    """Tasks that wait for three works of one commit, which is to come."""
+    jobs = [writer.put(partial(put, name=f"d{i}")) for i in range(3)]
+    waiting = [asyncio.create_task(settled(job.promise)) for job in jobs]
+    await asyncio.sleep(0)
+    return asyncio.gather(*waiting)
+
+
+async def test_who_shares_a_commit_hears_of_it_though_a_handler_raises_before_anybody_was_told(
     disk: tuple[Writer, Disk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, _ = disk
-    jobs = [writer.put(partial(put, name=f"d{i}")) for i in range(3)]
-
-    def stop(_: Any) -> None:
-        raise KeyboardInterrupt
-
-    jobs[1].promise.add_done_callback(stop)
-    with pytest.raises(KeyboardInterrupt):
-        writer.go(jobs[0])
-    assert [await asyncio.to_thread(j.promise.result, SECONDS) for j in jobs] == ["d0", "d1", "d2"]
-    more = [writer.put(partial(put, name=f"e{i}")) for i in range(2)]
-    waiting = [asyncio.create_task(settled(job.promise)) for job in more]
-    await asyncio.sleep(0)
+    waiting = await shared(writer)
     with monkeypatch.context() as patched:
         patched.setattr(writer, "_weigh", stop)
         with pytest.raises(KeyboardInterrupt):
             writer.turn()
-    assert await asyncio.wait_for(asyncio.gather(*waiting), SECONDS) == ["e0", "e1"]
+    assert await asyncio.wait_for(waiting, SECONDS) == ["d0", "d1", "d2"]
+
+
+async def test_who_shares_a_commit_hears_of_it_though_a_handler_raises_as_the_first_is_told(
+    disk: tuple[Writer, Disk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, _ = disk
+    waiting = await shared(writer)
+    with monkeypatch.context() as patched:
+        patched.setattr(Pending, "keep", stop_once(patched))
+        with pytest.raises(KeyboardInterrupt):
+            writer.turn()
+    assert await asyncio.wait_for(waiting, SECONDS) == ["d0", "d1", "d2"]
+
+
+def stop_once(patched: pytest.MonkeyPatch) -> Callable[[Any, Any], None]:
+    def keep(_: Any, __: Any) -> None:
+        patched.undo()
+        raise KeyboardInterrupt
+
+    return keep
 
 
 async def test_an_interrupt_within_a_work_that_nobody_waits_for_is_raised_on(disk: tuple[Writer, Disk]) -> None:
@@ -100,7 +121,7 @@ SIGNALLED = """
 import asyncio, sys
 from functools import partial
 from adjourn.lease import settled, transact
-from adjourn.promise import brief
+from adjourn.promise import Pending, brief
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing_store.samples import decision_sample, plain_snapshot
 
