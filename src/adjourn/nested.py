@@ -46,6 +46,16 @@ class Place(Struct, frozen=True):
     branches: bool = False
 
 
+class _Inner(AgentSession):
+    """The session of a call of a durable conversation: it is driven by whoever drives that.
+
+    A lease that somebody else still has on it was lost together with the one on the conversation around.
+    """
+
+    def _left(self, holder: str | None, snapshot_id: str) -> bool:
+        return snapshot_id not in self.agent.running
+
+
 async def delegate(agent: Agentlike, task: str, ctx: ToolRunContext, *, forget: bool) -> Any:
     """Runs the agent on the task, or goes on with what it began; returns its answer, or raises its pause as an Interrupt.
 
@@ -54,7 +64,8 @@ async def delegate(agent: Agentlike, task: str, ctx: ToolRunContext, *, forget: 
     session_id, decision = f"{INNER}{ctx.call_id}.{agent.name}", _decision(ctx)
     assert agent.store is not None
     place = await transact(agent.store, partial(_find, session_id=session_id, decision=decision), read=True)
-    session = AgentSession(agent, AgentInit(session_id=session_id, snapshot_id=place.snapshot_id))
+    led = ctx.session is not None and ctx.session.agent.store is not None
+    session = (_Inner if led else AgentSession)(agent, AgentInit(session_id=session_id, snapshot_id=place.snapshot_id))
     if ctx.session is not None:
         ctx.session.began_inner(session.id)
     depth = _depth.get() + 1

@@ -182,7 +182,11 @@ class AgentSession:
         """Reads the session from its store, and goes on with what a dead process left unfinished."""
         await self._load()
         if self._at.unfinished is not None or self._at.waiting:
-            await self._begin(Plan(self._recovery)).settled()
+            turn = self._begin(Plan(self._recovery))
+            await turn.settled()
+            # Where it broke off, somebody else may have been quicker, and has brought it to rest by now.
+            if not self._loaded and (self._closed or (await self._load()).unfinished is not None):
+                await turn  # raises why
         self._start_queued()
         return self
 
@@ -204,11 +208,13 @@ class AgentSession:
             return
         if loaded is not None:
             agent = self.agent
-            self._at.adopt(
-                loaded, agent.name, agent.limits, agent.holder, agent.running.__contains__, agent.clock.now()
-            )
+            self._at.adopt(loaded, agent.name, agent.limits, agent.holder, self._left, agent.clock.now())
             self.id = self._at.session_id
         self._loaded = True
+
+    def _left(self, holder: str | None, snapshot_id: str) -> bool:
+        """Whether this leg of the holder is ours to take over, though its lease has not ended."""
+        return holder == self.agent.holder and snapshot_id not in self.agent.running
 
     # -- going on ----------------------------------------------------------------------------------------------------
 
@@ -348,12 +354,6 @@ class AgentSession:
             raise NothingPaused("the last turn of this session did not fail, so there is nothing to retry")
         return self._with_events([Retried(limits)])
 
-    def _declining(self) -> tuple[Turn, list[Event]]:
-        return self._with_events(declining(self._open_turn()))
-
-    def _expiring(self) -> tuple[Turn, list[Event]]:
-        return self._with_events(expiring(self._open_turn(), self.agent.clock.now()))
-
     def _recovery(self) -> tuple[Turn, list[Event]]:
         if self._at.unfinished is None and not self._at.waiting:
             raise NothingPaused("this session waits for no driver: there is nothing to go on with")
@@ -415,9 +415,9 @@ class AgentSession:
             await self._run(AgentTurn(Watcher()), Plan(self._recovery))
         now, late = self.agent.clock.now(), plan.start != self._recovery and not plan.settled
         if late and at.turn and any(overdue(c, now) for c in at.turn.paused):
-            await self._run(AgentTurn(Watcher()), Plan(self._expiring))
+            await self._run(AgentTurn(Watcher()), Plan(lambda: self._with_events(expiring(self._open_turn(), now))))
         if plan.new_turn and at.paused and self.agent.on_message_while_paused == "decline":
-            await self._run(AgentTurn(Watcher()), Plan(self._declining))
+            await self._run(AgentTurn(Watcher()), Plan(lambda: self._with_events(declining(self._open_turn()))))
         driver, step = await self._run(handle, plan)
         output = rest_output(self, driver, step)
         if not plan.detach:
