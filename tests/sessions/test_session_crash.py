@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adjourn import AgentSession, SessionBusy, SessionConflict, ToolRunContext
-from adjourn.errors import AdjournError
+from adjourn.errors import AdjournError, StoreUnavailable
 from adjourn.testing import call
 from sessions.session_kit import Mortal, Process, World, assert_sendable, outputs_of
 
@@ -342,3 +342,30 @@ async def test_a_result_is_durable_and_a_pause_is_told_while_a_sibling_still_run
         assert len((await world.process().ai.inbox.list()).items) == 1
         gate.set()
         assert (await turn.output).finish_reason == "interrupted"
+
+
+async def left_unfinished(world: World) -> None:
+    """A process that is gone had begun a tool."""
+    held = Held()
+    world.process(call("hold"), "unheard", define=held).connect("s1").send("go")
+    await held.started.wait()
+    world.pass_lease()
+
+
+async def test_a_load_that_the_store_fails_says_so_instead_of_giving_a_session_that_is_nowhere(world: World) -> None:
+    await left_unfinished(world)
+    unlucky = world.process("done", define=Held(), store=Mortal(world.place.open(), 0))
+    with pytest.raises(StoreUnavailable):
+        await unlucky.connect("s1").load()
+    session = await world.process("done", define=Held()).connect("s1").load()
+    assert [i.reason for i in session.interrupts] == ["outcome_unknown"]
+
+
+async def test_a_load_that_somebody_else_was_quicker_with_stands_where_they_brought_it(world: World) -> None:
+    await left_unfinished(world)
+    slower = world.process("unheard", define=Held()).connect("s1")
+    assert slower.messages  # it has looked, and saw a turn without a driver
+    quicker = await world.process("done", define=Held()).connect("s1").load()
+    await slower.load()
+    assert [i.id for i in slower.interrupts] == [i.id for i in quicker.interrupts]
+    assert slower.snapshot_id == quicker.snapshot_id

@@ -1,11 +1,12 @@
 """Agents as tools of agents: a pause inside surfaces outside, and its answer goes back in, in any process."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from adjourn import Adjourn, ToolFailed
+from adjourn import Adjourn, SessionConflict, ToolFailed
 from adjourn.testing import ScriptedModel, call
 from sessions.session_kit import Process, World, assert_sendable, outputs_of
 
@@ -197,3 +198,37 @@ async def test_the_inner_session_is_not_listed_as_waiting_by_itself(world: World
     await app.connect().send("get tea").output
     assert len((await app.ai.inbox.list()).items) == 1
     assert await app.ai.recover() == []
+
+
+async def test_a_delegation_is_taken_over_with_all_that_is_inside_though_the_inner_lease_ends_later(
+    world: World,
+) -> None:
+    held, released = asyncio.Event(), asyncio.Event()
+
+    def define(app: Outer) -> None:
+        @app.ai.tool()
+        async def hold() -> str:
+            world.log.append(("held", 1))
+            held.set()
+            await released.wait()
+            return "held"
+
+    def slow(_: Any) -> Any:
+        world.clock.time += 5  # so the last commit inside, and its lease, come as much later
+        return call("hold")
+
+    dead = Outer(world, inner=[slow, "unheard"], outer=delegated("unheard"), define=define)
+    turn = dead.connect("s1").send("get tea")
+    await held.wait()
+    world.clock.time += 11
+    app = Outer(world, inner=["Held."], outer=["All done."], define=define)
+    session = await app.connect("s1").load()
+    (interrupt,) = session.interrupts
+    assert (interrupt.reason, interrupt.path, interrupt.payload["tool"]) == ("outcome_unknown", ("buyer",), "hold")
+    assert not session.turn_failed
+    released.set()
+    with pytest.raises(SessionConflict):
+        await turn.output
+    assert (await interrupt.respond("as far as I know").output).text == "All done."
+    assert world.done("held") == [1]
+    assert outputs_of(app.inner.requests[-1].messages) == ["as far as I know"]
