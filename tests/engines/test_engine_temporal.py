@@ -279,8 +279,10 @@ async def test_more_events_than_travel_at_once_come_in_pages(
     replies = [call("big", {"size": 1}), call("big", {"size": 2}), ValueError("broken"), "done"]
     async with world(temporal, tmp_path, *replies) as w:
         session = w.agent.connect()
+        failed = session.send("go")
         with pytest.raises(ModelError):
-            await rest(session.send("go"))
+            await rest(failed)
+        await (await w.handle(failed)).result()
         output = await rest(session.retry())  # a new workflow, which has to hear of all that was
         assert output.text == "done"
         assert len(output.messages) == 6
