@@ -21,7 +21,9 @@ APPLICATION_ID = 0x41444A4E
 # is written whole.
 _PAGE_SIZE = 1024
 _CHECKPOINT_PAGES = 16_000  # the writer makes checkpoints earlier, where they hold up nobody
-_EACH = ("temp_store = MEMORY", "cache_size = -8000")
+# In KiB (negative), of each connection. More is slower: beside 10,000 sessions a new one costs 1.03 times what it costs beside
+# few with 2 MB, 1.09 with 8 and 1.2 with 32. The system has the file in memory as well.
+_EACH = ("temp_store = MEMORY", "cache_size = -2000")
 
 _MIGRATIONS = migrations("sqlite")
 
