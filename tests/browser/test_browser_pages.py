@@ -226,6 +226,7 @@ def test_without_scripts_times_are_absolute(place: Make, enter: Enter) -> None:
 # -- looks -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # axe looks at everything on twenty pages, on whatever machine this is
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_any_page(place: Make, enter: Enter, axe: str, scheme: str) -> None:

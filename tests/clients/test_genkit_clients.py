@@ -16,7 +16,7 @@ from adjourn import run_sync
 from adjourn.stores.sqlite import SQLiteStore
 from server.wire_kit import TOKENS, Clerk, serving
 
-pytestmark = pytest.mark.xdist_group("genkit_clients")
+pytestmark = [pytest.mark.xdist_group("genkit_clients"), pytest.mark.slow]
 
 HERE = Path(__file__).parent
 PLACE = HERE.parent.parent / ".genkit"

@@ -63,7 +63,7 @@ def check_one(report: dict[str, Any], scenario: str) -> None:
         assert report["outputs"] == ["done"], report
 
 
-LONG = ("fork", "expire", "nested", "nested_fork")
+LONG = ("parallel", "respond", "fork", "expire", "nested", "nested_fork")
 """Scenes with so many points that they are for the slow run."""
 
 

@@ -21,7 +21,7 @@ from adjourn.stores.postgres import PostgresStore
 from adjourn.testing_store.samples import change_sample, session_sample
 from stores.store_kit import Place, child, do, said_by
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 UNBOUNDED = "-c idle_in_transaction_session_timeout=0"
 
 

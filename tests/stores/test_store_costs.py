@@ -354,6 +354,7 @@ def postgres(postgres_dsn: str, tmp_path: Path) -> Iterator[Place]:
     place.close()
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_what_is_done_in_postgres_touches_the_same_pages_with_many_sessions_as_with_few(postgres: Place) -> None:
     _same_pages(postgres, 3000)

@@ -187,6 +187,7 @@ store.close()
 """
 
 
+@pytest.mark.slow
 def test_who_follows_the_feed_sees_what_four_processes_write_once(lasting: Place) -> None:
     store = lasting.open()
     many = 30
@@ -421,6 +422,7 @@ print("fine")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_who_follows_the_feed_goes_on_where_it_was_after_the_server_was_started_anew(

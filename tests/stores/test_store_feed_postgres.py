@@ -173,6 +173,7 @@ def check_that_nothing_is_skipped(postgres: Place, writers: int, each: int) -> N
     assert all(told[: len(ids)] == ids for ids in early)
 
 
+@pytest.mark.slow
 def test_nothing_is_skipped_where_writers_overtake_one_another_beside_other_transactions(postgres: Place) -> None:
     check_that_nothing_is_skipped(postgres, writers=2, each=12)
 

@@ -61,6 +61,7 @@ def test_thirty_two_threads_decide_at_once_and_one_wins(place: Place) -> None:
     assert do(store, lambda tx: tx.decisions(interrupt_id=pause), read=True) == won
 
 
+@pytest.mark.slow
 def test_eight_processes_of_four_threads_decide_at_once_and_one_wins(lasting: Place) -> None:
     store = lasting.open()
     (pause,) = Driver(store).pause()
@@ -80,6 +81,7 @@ def test_eight_processes_of_four_threads_decide_at_once_and_one_wins(lasting: Pl
     assert decision.by == winner
 
 
+@pytest.mark.slow
 def test_eight_processes_open_a_new_store_at_once_and_each_keeps_what_it_puts(lasting: Place) -> None:
     code = (
         "import sys\nprint('ready', flush=True)\nsys.stdin.readline()\n"
