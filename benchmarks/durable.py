@@ -1,7 +1,8 @@
 """What durable sessions cost: `python -m benchmarks.durable`.
 
-Pause and restart on a WAL and FULL SQLite file, beside the bare commits and beside LangGraph's SQLite saver (where
-`benchmarks/.venv` has it), one process each, round robin. Then what only Adjourn is asked: a turn late in a long session,
+Pause and restart on a WAL and FULL SQLite file, beside LangGraph's SQLite saver (where `benchmarks/.venv` has it), and beside
+what it is made of: the bare commits, the same statements without Adjourn, the same turn without a file. One process each, round
+robin. Then what only Adjourn is asked: a turn late in a long session,
 opening one, bytes on disk and written, a new session beside many stored ones, a thousand sessions in flight.
 """
 
@@ -17,8 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 PEER_PYTHON = Path(__file__).parent / ".venv" / "bin" / "python"
 COMMITS = 4
@@ -36,7 +39,7 @@ class Floor:
         self.db.execute("PRAGMA synchronous=FULL")
         self.db.execute("CREATE TABLE t (id TEXT PRIMARY KEY, data BLOB) WITHOUT ROWID")
 
-    def commits(self) -> None:
+    async def once(self) -> None:
         for _ in range(COMMITS):
             self.db.execute("BEGIN IMMEDIATE")
             for _row in range(3):
@@ -48,14 +51,15 @@ class Adjourned:
     """An agent's session on SQLiteStore, with every guarantee on."""
 
     label = "Adjourn, SQLiteStore"
+    lasting = True
 
     def __init__(self, folder: Path) -> None:
-        from adjourn import Adjourn, Interrupt, ToolRunContext
+        from adjourn import Adjourn, Interrupt, MemoryStore, ToolRunContext
         from adjourn.stores.sqlite import SQLiteStore
         from benchmarks.peers.adjourn_ import Instant
 
         self.path = folder / "adjourn.db"
-        self.store = SQLiteStore(self.path)
+        self.store = store = SQLiteStore(self.path) if self.lasting else MemoryStore()
         ai = Adjourn(model=Instant())
 
         @ai.tool
@@ -70,8 +74,8 @@ class Adjourned:
                 raise Interrupt({"ask": f"look at {place}?"})
             return f"sunny in {place}"
 
-        self.plain = ai.define_agent("plain", tools=[weather], store=self.store)
-        self.agent = ai.define_agent("careful", tools=[careful], store=self.store)
+        self.plain = ai.define_agent("plain", tools=[weather], store=store)
+        self.agent = ai.define_agent("careful", tools=[careful], store=store)
 
     async def pause(self) -> Any:
         return (await self.agent.connect().send("how is it?").output).interrupts[0]
@@ -79,6 +83,83 @@ class Adjourned:
     async def resume(self, paused: Any) -> None:
         output = await paused.restart().output
         assert output.text == "done", output
+
+    async def once(self) -> None:
+        await self.resume(await self.pause())
+
+
+class InMemory(Adjourned):
+    """The same without a file: what the turns themselves take."""
+
+    label = "Adjourn, MemoryStore"
+    lasting = False
+
+
+class _Recorder:
+    """A connection that writes down what is asked of it."""
+
+    def __init__(self, db: sqlite3.Connection, taken: list[tuple[Any, ...]]) -> None:
+        self._db = db
+        self._taken = taken
+
+    def execute(self, *statement: Any) -> sqlite3.Cursor:
+        self._taken.append(statement)
+        return self._db.execute(*statement)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+
+class Statements:
+    """The statements of Adjourn's pauses and restarts, on a file with the same tables, and nothing else."""
+
+    label = "its statements by themselves"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.db: sqlite3.Connection | None = None
+        self.taken: list[list[tuple[Any, ...]]] = []
+        self.done = 0
+
+    async def ready(self, many: int) -> None:
+        """Has Adjourn do as many, on a file of its own, for what it asks of SQLite."""
+        from adjourn.stores.sqlite_file import File
+
+        recorded: list[tuple[Any, ...]] = []
+        opened = File.open
+        with (
+            tempfile.TemporaryDirectory(dir=self.folder) as folder,
+            patch.object(File, "open", lambda file: _Recorder(opened(file), recorded)),
+        ):
+            one = Adjourned(Path(folder))
+            recorded.clear()
+            for _ in range(many):
+                await one.once()
+                self.taken.append(recorded[:])
+                recorded.clear()
+            one.store.close()
+            if self.db is None:
+                self.db = self._like(one.path)
+
+    def _like(self, path: Path) -> sqlite3.Connection:
+        with closing(sqlite3.connect(path)) as model:
+            page = model.execute("PRAGMA page_size").fetchone()[0]
+            tables = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+            schema: list[tuple[str]] = model.execute(tables).fetchall()
+        db = sqlite3.connect(self.folder / "statements.db", isolation_level=None, cached_statements=512)
+        for pragma in (f"page_size={page}", "journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0"):
+            db.execute(f"PRAGMA {pragma}")
+        for (statement,) in schema:
+            db.execute(statement)
+        return db
+
+    async def once(self) -> None:
+        assert self.db is not None
+        for statement in self.taken.pop(0):
+            self.db.execute(*statement).fetchone()
+        self.done += 1
+        if self.done % 60 == 0:  # as often as Adjourn does, which has a thread for it
+            self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 class LangGraph:
@@ -120,19 +201,27 @@ class LangGraph:
         state = await self.agent.ainvoke(Command(resume="yes"), config, durability="exit")
         assert state["messages"][-1].content == "done"
 
+    async def once(self) -> None:
+        await self.resume(await self.pause())
 
-CANDIDATES: dict[str, Callable[[Path], Any]] = {"floor": Floor, "adjourn": Adjourned, "langgraph": LangGraph}
+
+CANDIDATES: dict[str, Callable[[Path], Any]] = {
+    "floor": Floor,
+    "statements": Statements,
+    "memory": InMemory,
+    "adjourn": Adjourned,
+    "langgraph": LangGraph,
+}
 
 
 async def one_by_one(candidate: Any, many: int) -> list[float]:
     """Seconds of each pause and restart."""
+    if isinstance(candidate, Statements):
+        await candidate.ready(many)
     walls: list[float] = []
     for _ in range(many):
         start = time.perf_counter()
-        if isinstance(candidate, Floor):
-            candidate.commits()
-        else:
-            await candidate.resume(await candidate.pause())
+        await candidate.once()
         walls.append(time.perf_counter() - start)
     return walls
 
