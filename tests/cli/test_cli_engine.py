@@ -1,5 +1,8 @@
 """`--engine` of `worker` and `serve`: what is wrong with it is told before anything runs."""
 
+import asyncio
+import os
+import signal
 import sys
 from typing import Any
 
@@ -65,11 +68,16 @@ def test_versions_of_a_worker_need_an_engine(shop: Shop) -> None:
     assert "--engine" in got.err
 
 
-def test_the_version_of_the_command_line_reaches_the_worker(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_the_command_line_reaches_the_worker_and_sigterm_drains_it_from_the_beginning(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[Any] = []
 
-    async def run_worker(ai: Any, *, options: Any) -> None:
+    async def run_worker(ai: Any, *, options: Any, stop: Any) -> None:
         told.append(options)
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # it said that it is ready, so it hears
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(stop.wait(), 10)
 
     async def client(engine: Any) -> None:
         """Nobody has to answer."""

@@ -105,6 +105,19 @@ def test_ctrl_c_stops_the_turn_that_runs_and_the_chat_goes_on(shop: Shop, termin
     assert "Traceback" not in t.screen
 
 
+def test_interrupts_that_come_as_signals_leave_the_chat_as_the_keys_do(shop: Shop, terminal: Open) -> None:
+    t = terminal("chat", APP)
+    t.see("\n>").type("half a line").see("half a line")
+    t.process.send_signal(signal.SIGINT)
+    t.gone("half a line")
+    t.process.send_signal(signal.SIGINT)
+    t.see("once more")
+    t.until(lambda: t.screen.endswith("\n>"))
+    t.process.send_signal(signal.SIGINT)
+    assert t.end() == 0
+    assert "Traceback" not in t.screen
+
+
 @pytest.mark.slow
 def test_a_decision_put_off_is_brought_back(shop: Shop, terminal: Open) -> None:
     t = terminal("chat", APP)

@@ -122,6 +122,8 @@ def test_the_processes_of_the_compose_file_work_together_on_temporal(machine: Ma
         assert http.post(f"/api/interrupts/{waiting['id']}/restart", json={}).status_code == 202
     session = f"/api/sessions/{run_['sessionId']}"
     wait_until(lambda: machine.get(session)["finishReason"] == "stop", "the turn ended")
+    for name in ("worker-1", "worker-2"):  # one of them ran the turn; the other may have come up late
+        wait_until(lambda name=name: "ready" in machine.log(name), f"{name} is ready")
     for name in ("worker-1", "worker-2", "api"):
         process = machine.running.pop(name)
         process.terminate()

@@ -47,6 +47,7 @@ class _Prompt:
         self._presses = 0
 
         @keys.add("c-c")
+        @keys.add("<sigint>")  # the same, from a terminal that is not read key by key yet, or from another process
         def _clear(event: KeyPressEvent) -> None:
             if event.current_buffer.text:
                 event.current_buffer.reset()

@@ -98,7 +98,7 @@ async def worker(shell: Shell, app: AppArgument, pace: Pace, logging: Logging, e
 
 
 async def _on_engine(ai: Adjourn, log: "_Log", pace: Pace, agents: str) -> int:
-    """Runs the steps that an engine hands out. It drains at SIGTERM by itself."""
+    """Runs the steps that an engine hands out."""
     from adjourn.engines.temporal_worker import WorkerOptions, run_worker
 
     if pace.once:
@@ -114,11 +114,13 @@ async def _on_engine(ai: Adjourn, log: "_Log", pace: Pace, agents: str) -> int:
         build_id=pace.build_id,
     )
     connect: Any = getattr(ai.engine, "client", None)
+    stop = asyncio.Event()
     try:
         if connect is not None:
             await connect()
-        log.say("ready", f"Temporal at {safe(place, 100)}, {agents}")
-        await run_worker(ai, options=options)
+        with _signals(stop):
+            log.say("ready", f"Temporal at {safe(place, 100)}, {agents}")
+            await run_worker(ai, options=options, stop=stop)
     except RuntimeError as e:  # what its client raises where nobody answers
         raise StoreUnavailable(f"Temporal at {place} cannot be used: {e}") from e
     log.say("stopped", "nothing runs here any more")

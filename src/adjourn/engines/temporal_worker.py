@@ -56,14 +56,33 @@ def sandbox() -> SandboxedWorkflowRunner:
 
 
 async def run_worker(
-    ai: Adjourn, engine: TemporalEngine | None = None, *, options: WorkerOptions | None = None
+    ai: Adjourn,
+    engine: TemporalEngine | None = None,
+    *,
+    options: WorkerOptions | None = None,
+    stop: asyncio.Event | None = None,
 ) -> None:
     """Runs turns of this application until SIGTERM or SIGINT comes, or the task is cancelled.
 
-    Then it takes no more steps, and gives running ones `grace` seconds; what has not ended by then is cancelled, and comes
-    back as a pause where it may have had an effect.
+    Where `stop` is given, signals are the caller's, and it runs until that is set. Then it takes no more steps, and gives
+    running ones `grace` seconds; what has not ended by then is cancelled, and comes back as a pause where it may have had an
+    effect.
     """
     options = options or WorkerOptions()
+    engine = ai.engine = _engine_of(ai, engine)
+    client = await engine.client()
+    told = stop or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # Before the worker is made, which takes a moment: a signal meanwhile would end the process in its midst.
+    undo = [s for s in (signal.SIGTERM, signal.SIGINT) if stop is None and _on_signal(loop, s, told)]
+    try:
+        await _work(ai, engine, client, options, told)
+    finally:
+        for number in undo:
+            loop.remove_signal_handler(number)
+
+
+def _engine_of(ai: Adjourn, engine: TemporalEngine | None) -> TemporalEngine:
     if engine is None:
         given: object = ai.engine
         if not hasattr(given, "client"):
@@ -72,14 +91,15 @@ async def run_worker(
             )
         engine = given  # pyright: ignore[reportAssignmentType]
     assert engine is not None
-    ai.engine = engine
-    client = await engine.client()
+    return engine
+
+
+async def _work(
+    ai: Adjourn, engine: TemporalEngine, client: Client, options: WorkerOptions, told: asyncio.Event
+) -> None:
     steps = Steps(ai, engine.holder, client.identity)
     activities = Activities(steps, engine.timing, f"{engine.queue}:{new_id('w_')}", options.activities)
     worker, own = _worker(client, engine, activities, options), _own_worker(client, engine, activities, options)
-    told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    undo = [s for s in (signal.SIGTERM, signal.SIGINT) if _on_signal(loop, s, told)]
     sweeping = asyncio.create_task(_sweep(ai, engine, steps, options.sweep))
     try:
         async with own:  # which waits for long steps until none is left
@@ -91,8 +111,6 @@ async def run_worker(
     finally:
         sweeping.cancel()
         await steps.aclose()
-        for number in undo:
-            loop.remove_signal_handler(number)
 
 
 def _on_signal(loop: asyncio.AbstractEventLoop, number: signal.Signals, told: asyncio.Event) -> bool:
