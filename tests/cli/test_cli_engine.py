@@ -68,7 +68,7 @@ def test_versions_of_a_worker_need_an_engine(shop: Shop) -> None:
     assert "--engine" in got.err
 
 
-def test_the_version_of_the_command_line_reaches_the_worker_and_sigterm_drains_it_from_the_beginning(
+def test_the_version_reaches_the_worker_and_sigterm_drains_it_from_the_beginning(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
