@@ -55,18 +55,9 @@ class Conversation:
         return self.history if self.turn is None else (*self.history, *closed(self.turn))
 
     def adopt(
-        self,
-        loaded: Loaded,
-        agent: str,
-        limits: Limits,
-        holder: str,
-        left: Callable[[str | None, str], bool],
-        now: float,
+        self, loaded: Loaded, agent: str, limits: Limits, holder: str, runs_here: Callable[[str], bool], now: float
     ) -> None:
-        """Stands where the store says. `left` says which holder's leg may be taken over before its lease ends.
-
-        Raises InvalidRequest for another agent's session, SessionConflict for a running one.
-        """
+        """Stands where the store says. Raises InvalidRequest for another agent's session, SessionConflict for a running one."""
         session = loaded.session
         if session.agent != agent:
             raise InvalidRequest(f"session {session.id!r} belongs to agent {session.agent!r}, not to {agent!r}")
@@ -86,7 +77,7 @@ class Conversation:
         self.waiting = tuple([d for d in loaded.waiting if d.interrupt_id in open_ids])
         self.unfinished, self.held_by = None, session.holder
         if last.status == "pending" and at_head:
-            mine = left(session.holder, last.id)
+            mine = session.holder == holder and not runs_here(last.id)
             if session.lease_until > now and not mine:
                 raise SessionConflict(
                     f"a turn of session {session.id!r} is running elsewhere, as far as its lease says, which has "

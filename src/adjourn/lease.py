@@ -36,12 +36,19 @@ class _Bell:
         self._ready.append(waiter)
         if not self._rung:
             self._rung = True
-            loop = self._loop()
             try:
-                if loop is not None:
-                    loop.call_soon_threadsafe(self._answer)
-            except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
+                self._ring()
+            except BaseException:  # a signal's handler, that came within: nobody knows whether it was rung
+                self._ring()
+                raise
+
+    def _ring(self) -> None:
+        loop = self._loop()
+        try:
+            if loop is not None:
+                loop.call_soon_threadsafe(self._answer)
+        except RuntimeError:
+            self._ready.clear()  # the loop is closed: nobody waits any more
 
     def _answer(self) -> None:
         # Before the first look: whoever is put there after the last one rings again.
@@ -103,29 +110,35 @@ async def timed(observers: Sequence[Observer], operation: str, begun: float, pro
 class Keeper:
     """Renews the leases of the legs that run on this event loop, a third of the way into each lease.
 
-    A leg whose lease was lost is told so by its `lost` callback, and stops.
+    A leg whose lease was lost is told so by its `lost` callback, and stops. Each store has a task of its own: one that is
+    held up must not let the leases in another one end.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._legs: dict[str, tuple[Store, Callable[[], Leg], Callable[[Exception], None]]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def watch(self, store: Store, leg: Callable[[], Leg], lost: Callable[[Exception], None]) -> None:
         """From now on, until `forget`."""
         self._legs[leg().snapshot_id] = (store, leg, lost)
-        loop = asyncio.get_running_loop()
-        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
-            self._task = loop.create_task(self._renew())
+        loop, task = asyncio.get_running_loop(), self._tasks.get(id(store))
+        if task is None or task.done() or task.get_loop() is not loop:
+            task = self._tasks[id(store)] = loop.create_task(self._renew(store))
+            task.add_done_callback(partial(self._ended, id(store)))
 
     def forget(self, snapshot_id: str) -> None:
         self._legs.pop(snapshot_id, None)
 
-    async def _renew(self) -> None:
-        while self._legs:
-            await asyncio.sleep(min(s.lease_seconds for s, _, _ in self._legs.values()) / 3)
-            for snapshot_id, (store, leg, lost) in list(self._legs.items()):
-                if not leg().epoch:
+    def _ended(self, store: int, task: "asyncio.Task[None]") -> None:
+        if self._tasks.get(store) is task:
+            del self._tasks[store]
+
+    async def _renew(self, store: Store) -> None:
+        while any(of is store for of, _, _ in self._legs.values()):
+            await asyncio.sleep(store.lease_seconds / 3)
+            for snapshot_id, (of, leg, lost) in list(self._legs.items()):
+                if of is not store or snapshot_id not in self._legs or not leg().epoch:
                     continue  # it has not been claimed yet, so there is no lease to lose
                 try:
                     work = partial(renew, leg=leg(), now=self._clock.now(), lease_seconds=store.lease_seconds)

@@ -177,6 +177,17 @@ class Driver:
                     self._saving = None
         return await self._save(rest) if self._unsaved or rest is not None else ()
 
+    async def _own(self) -> None:
+        """Returns when all is durable, and the leg is known to be ours: before that nothing runs.
+
+        What runs is known by what was recorded: the key of an idempotent tool and the session of a nested agent come from
+        the id of their call. A leg that is taken over may have nothing to keep, and is claimed all the same.
+        """
+        await self.flush()
+        if self.setting.journal is not None and not self._firm:
+            self._firm = True
+            await self.setting.journal.commit(self.turn, (), None)
+
     async def _save(self, rest: Paused | Finished | None = None) -> Sequence[Event]:
         events, self._unsaved = self._unsaved, []
         if self.setting.journal is None or not (events or rest is not None):
@@ -259,7 +270,7 @@ class Driver:
                 return
         self.request = request
         if self._decided and not self._firm:
-            await self.flush()
+            await self._own()
         if self._untold:
             self._tell_results()  # a round that answers closed, without a tool that ran
         self._flush_soon()
@@ -342,11 +353,11 @@ class Driver:
                 self._note(outcome)
             if run.alone:
                 break
-        journaled = [r for r in runs if r.tool is not None and not r.tool.options.idempotent]
-        if runs and self.setting.journal is not None and (journaled or not self._firm):
-            for run in journaled:
-                self.put(ToolStarted(run.call.id))
-            await self.flush()  # nothing runs before the leg is known to be ours
+        if runs and self.setting.journal is not None:
+            for run in runs:
+                if run.tool is not None and not run.tool.options.idempotent:
+                    self.put(ToolStarted(run.call.id))
+            await self._own()
         self._active = {r.call.id for r in runs}
         if len(runs) == 1:
             self._ran(await runs[0].body())

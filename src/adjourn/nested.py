@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from adjourn.answer import Answer
-from adjourn.errors import AlreadyResolved, LimitReached, StaleInterrupt, TurnError
+from adjourn.errors import AlreadyResolved, LimitReached, SessionConflict, StaleInterrupt, TurnError
 from adjourn.events import Decided, Declined, Event, Expired, Forked, Responded, Restarted
 from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn
 from adjourn.lease import transact
@@ -31,6 +31,8 @@ from adjourn.tool import LONGEST_WAIT, AbortSignal, Interrupt, ToolRunContext
 from adjourn.turn import record
 
 _MAX_DEPTH = 10
+_LOOK_SECONDS = 0.1
+"""How often it is looked whether a lease inside has ended."""
 _depth: ContextVar[int] = ContextVar("adjourn_agent_depth", default=0)
 
 
@@ -46,16 +48,6 @@ class Place(Struct, frozen=True):
     branches: bool = False
 
 
-class _Inner(AgentSession):
-    """The session of a call of a durable conversation: it is driven by whoever drives that.
-
-    A lease that somebody else still has on it was lost together with the one on the conversation around.
-    """
-
-    def _left(self, holder: str | None, snapshot_id: str) -> bool:
-        return snapshot_id not in self.agent.running
-
-
 async def delegate(agent: Agentlike, task: str, ctx: ToolRunContext, *, forget: bool) -> Any:
     """Runs the agent on the task, or goes on with what it began; returns its answer, or raises its pause as an Interrupt.
 
@@ -64,8 +56,7 @@ async def delegate(agent: Agentlike, task: str, ctx: ToolRunContext, *, forget: 
     session_id, decision = f"{INNER}{ctx.call_id}.{agent.name}", _decision(ctx)
     assert agent.store is not None
     place = await transact(agent.store, partial(_find, session_id=session_id, decision=decision), read=True)
-    led = ctx.session is not None and ctx.session.agent.store is not None
-    session = (_Inner if led else AgentSession)(agent, AgentInit(session_id=session_id, snapshot_id=place.snapshot_id))
+    session = AgentSession(agent, AgentInit(session_id=session_id, snapshot_id=place.snapshot_id))
     if ctx.session is not None:
         ctx.session.began_inner(session.id)
     depth = _depth.get() + 1
@@ -103,7 +94,7 @@ def _takes(tx: Tx, snapshot_id: str, decision: Mapping[str, Any]) -> bool:
 
 
 async def _inside(session: AgentSession, place: Place, task: str, ctx: ToolRunContext, forget: bool) -> Any:
-    await session.load()
+    await _opened(session, ctx)
     closed = _closed(session, place, _decision(ctx))
     if closed is not None:
         return closed
@@ -120,6 +111,25 @@ async def _inside(session: AgentSession, place: Place, task: str, ctx: ToolRunCo
     if session.interrupts:
         raise _surfaced(session.agent.name, session)
     return session.last_text
+
+
+async def _opened(session: AgentSession, ctx: ToolRunContext) -> None:
+    """Opens it. Where this call was taken over from a dead process, that may still have a lease inside, which is waited for.
+
+    It is not taken by force: we may be the one who is late, and lose the call while we wait.
+    """
+    store, clock = session.agent.store, session.agent.clock
+    assert store is not None
+    led = ctx.session is not None and ctx.session.agent.store is not None
+    until = clock.now() + (2 * store.lease_seconds if led else 0.0)
+    while True:
+        try:
+            await session.load()
+            return
+        except SessionConflict:
+            if clock.now() >= until:
+                raise
+            await clock.sleep(_LOOK_SECONDS)
 
 
 def _next_turn(session: AgentSession, place: Place, task: str, ctx: ToolRunContext) -> AgentTurn | None:

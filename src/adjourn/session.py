@@ -17,6 +17,7 @@ from adjourn.errors import (
     SessionError,
     SessionNotFound,
     SessionPaused,
+    StoreError,
 )
 from adjourn.events import Event, Forked, Limits, Retried, TurnEnded, UserSaid
 from adjourn.generation import Prompt, failure, sendable
@@ -185,7 +186,7 @@ class AgentSession:
             turn = self._begin(Plan(self._recovery))
             await turn.settled()
             # Where it broke off, somebody else may have been quicker, and has brought it to rest by now.
-            if not self._loaded and (self._closed or (await self._load()).unfinished is not None):
+            if self._closed or (await self._load()).unfinished is not None:
                 await turn  # raises why
         self._start_queued()
         return self
@@ -208,13 +209,10 @@ class AgentSession:
             return
         if loaded is not None:
             agent = self.agent
-            self._at.adopt(loaded, agent.name, agent.limits, agent.holder, self._left, agent.clock.now())
+            running, now = agent.running.__contains__, agent.clock.now()
+            self._at.adopt(loaded, agent.name, agent.limits, agent.holder, running, now)
             self.id = self._at.session_id
         self._loaded = True
-
-    def _left(self, holder: str | None, snapshot_id: str) -> bool:
-        """Whether this leg of the holder is ours to take over, though its lease has not ended."""
-        return holder == self.agent.holder and snapshot_id not in self.agent.running
 
     # -- going on ----------------------------------------------------------------------------------------------------
 
@@ -453,7 +451,8 @@ class AgentSession:
             step = await driver.run()
         except BaseException as e:
             self._closed = self._closed or isinstance(e, SessionNotFound)  # deleted: it must not come back under its id
-            self._forget_leg()
+            if journal is None or journal.leg.epoch or not isinstance(e, StoreError):
+                self._forget_leg()  # else nothing was kept, and it stands where it stood, in its branch
             if lost and isinstance(e, asyncio.CancelledError):
                 raise lost[0] from e
             raise

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ CALLS = {
     "expire": ["brief", "work"],
     "nested": ["buyer"],
     "nested_fork": ["buyer"],
+    "waiting": ["sure"],
+    "nested_waiting": ["buyer"],
 }
 
 
@@ -94,8 +96,10 @@ def open_store(where: str, folder: Path, name: str, lease: float = LEASE) -> Any
 def build(store: Store, scenario: str, effects: Path, death: Death) -> Any:
     """The application: its tools write what they do into a file, which a kill cannot undo."""
 
-    def calls(names: list[str], task: bool) -> Callable[[ModelRequest], ModelReply]:
-        def model(request: ModelRequest) -> ModelReply:
+    def calls(names: list[str], task: bool) -> Callable[[ModelRequest], Awaitable[ModelReply]]:
+        async def model(request: ModelRequest) -> ModelReply:
+            if scenario.endswith("waiting"):  # as a real one does: meanwhile what was said is committed
+                await asyncio.sleep(0.01)
             if request.messages[-1].role == "tool":
                 return ModelReply(Message("model", [Part(text="done")]))
             given = [{"task": "buy"} if task else {"n": i} for i in range(len(names))]
@@ -143,7 +147,8 @@ def build(store: Store, scenario: str, effects: Path, death: Death) -> Any:
         return "somebody came"
 
     if nested:
-        buyer = ai.define_agent("buyer", model=FunctionModel(calls(["gate"], False), "inner"), tools=[gate])
+        inner = "work" if scenario == "nested_waiting" else "gate"
+        buyer = ai.define_agent("buyer", model=FunctionModel(calls([inner], False), "inner"), tools=[gate, work])
         return ai.define_agent("crash", store=store, tools=[buyer.as_tool()])
     return ai.define_agent("crash", store=store)
 

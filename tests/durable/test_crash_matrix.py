@@ -19,9 +19,22 @@ EXPECTED = {
     "expire": ["work1"],
     "nested": ["gate0"],
     "nested_fork": ["gate0"],
+    "waiting": ["sure0"],
+    "nested_waiting": ["work0"],
 }
-IDEMPOTENT = ("sure2",)
-CALLS = {"plain": 1, "parallel": 2, "restart": 1, "respond": 2, "fork": 2, "expire": 2, "nested": 1, "nested_fork": 2}
+IDEMPOTENT = ("sure0", "sure2")
+CALLS = {
+    "plain": 1,
+    "parallel": 2,
+    "restart": 1,
+    "respond": 2,
+    "fork": 2,
+    "expire": 2,
+    "nested": 1,
+    "nested_fork": 2,
+    "waiting": 0,
+    "nested_waiting": 1,
+}
 """How many runs at most can have been cut off, and come back as a question."""
 
 
@@ -63,7 +76,7 @@ def check_one(report: dict[str, Any], scenario: str) -> None:
         assert report["outputs"] == ["done"], report
 
 
-LONG = ("parallel", "respond", "fork", "expire", "nested", "nested_fork")
+LONG = ("parallel", "respond", "fork", "expire", "nested", "nested_fork", "nested_waiting")
 """Scenes with so many points that they are for the slow run."""
 
 

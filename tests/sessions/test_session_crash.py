@@ -369,3 +369,48 @@ async def test_a_load_that_somebody_else_was_quicker_with_stands_where_they_brou
     await slower.load()
     assert [i.id for i in slower.interrupts] == [i.id for i in quicker.interrupts]
     assert slower.snapshot_id == quicker.snapshot_id
+
+
+async def test_a_turn_whose_takeover_has_nothing_to_keep_is_driven_by_one_process_all_the_same(world: World) -> None:
+    begun: list[asyncio.Event] = []
+
+    def define(process: Process) -> None:
+        started = asyncio.Event()
+        begun.append(started)
+
+        @process.ai.tool(idempotent=True)
+        async def again() -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+    world.process(call("again"), define=define).connect("s1").send("go")
+    await begun[0].wait()
+    world.pass_lease()
+    second = asyncio.ensure_future(world.process(define=define).connect("s1").load())
+    await begun[1].wait()
+    third = world.process(define=define)
+    with pytest.raises((SessionConflict, SessionBusy)):
+        await third.connect("s1").load()
+    assert not begun[2].is_set()
+    second.cancel()
+
+
+async def test_a_model_call_whose_takeover_has_nothing_to_keep_is_made_by_one_process(world: World) -> None:
+    held = asyncio.Event()
+
+    async def waits(_: Any) -> str:
+        held.set()
+        await asyncio.Event().wait()
+        return "unheard"
+
+    await world.process(waits).connect("s1").send("go", detach=True).stored()
+    await held.wait()
+    world.pass_lease()
+    held.clear()
+    second = asyncio.ensure_future(world.process(waits).connect("s1").load())
+    await held.wait()
+    third = world.process("done")
+    with pytest.raises((SessionConflict, SessionBusy)):
+        await third.connect("s1").load()
+    assert third.model.calls == 0
+    second.cancel()

@@ -1,5 +1,6 @@
 """Fresh processes, old handles and branches."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from adjourn import (
     ToolGone,
     ToolRunContext,
 )
+from adjourn.errors import StoreUnavailable
+from adjourn.promise import Pending
+from adjourn.store import Store
 from adjourn.testing import call
 from sessions.session_kit import Mortal, Process, World, assert_sendable, outputs_of, shown
 
@@ -382,3 +386,44 @@ class _CountingTx:
             return result
 
         return call
+
+
+class Unlucky:
+    """A store whose next commit fails, and keeps nothing, each time that it is told so."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.lease_seconds = inner.lease_seconds
+        self.subscribe = inner.subscribe
+        self.close = inner.close
+        self.fails = False
+
+    def submit(self, work: Callable[[Any], Any], *, read: bool = False) -> Any:
+        if read or not self.fails:
+            return self.inner.submit(work, read=read)
+        self.fails = False
+        failed: Pending[Any] = Pending()
+        failed.fail(StoreUnavailable("locked for a while; nothing was kept"))
+        return failed
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_branch_whose_store_failed_once_stays_in_its_branch(world: World, paused: bool) -> None:
+    store = Unlucky(world.place.open())
+    first = call("pay", {"amount": 1}) if paused else "one"
+    process = world.process(first, "main", "branch", "branch", store=store)
+    session = process.connect("s1")
+    at = (await session.send("first").output).snapshot_id
+    branch = await session.fork(at)
+    if paused:
+        await session.interrupts[0].respond("in the main branch").output
+    else:
+        await session.send("in the main branch").output
+    stood = [m.text for m in branch.messages]
+    store.fails = True
+    with pytest.raises(StoreUnavailable):
+        await (branch.interrupts[0].respond("in the other") if paused else branch.send("in the other")).output
+    assert [m.text for m in branch.messages] == stood
+    output = await (branch.interrupts[0].respond("in the other") if paused else branch.send("in the other")).output
+    assert output.text == "branch"
+    assert "in the main branch" not in str(output.messages)

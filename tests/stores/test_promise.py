@@ -143,3 +143,29 @@ def test_a_promise_kept_after_its_loop_was_closed_troubles_nobody() -> None:
     asyncio.run(leave())
     promise.keep(1)
     assert promise.result() == 1
+
+
+async def test_a_waiter_is_woken_though_a_signal_cut_off_the_first_try_in_another_thread() -> None:
+    loop, promise = asyncio.get_running_loop(), Pending[int]()
+    real, cut = loop.call_soon_threadsafe, list[str]()
+
+    def once(*args: Any, **options: Any) -> Any:
+        if not cut:
+            cut.append("off")
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    def keep() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            promise.keep(7)
+
+    loop.call_soon_threadsafe = once  # type: ignore[method-assign]
+    waiting = asyncio.ensure_future(settled(promise))
+    await asyncio.sleep(0)
+    teller = threading.Thread(target=keep)
+    teller.start()
+    assert await asyncio.wait_for(waiting, 20) == 7
+    teller.join()
+    later: Pending[int] = Pending()
+    threading.Thread(target=later.keep, args=(8,)).start()
+    assert await asyncio.wait_for(settled(later), 20) == 8

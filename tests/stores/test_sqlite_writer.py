@@ -455,3 +455,23 @@ async def test_a_log_that_grows_is_brought_into_the_file(store: SQLiteStore) -> 
 
 def sizes(*paths: Path) -> list[int]:
     return [path.stat().st_size for path in paths]
+
+
+def test_whoever_closes_a_store_second_waits_as_well_until_what_was_queued_is_done(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "a.db")
+    inside, go_on, seen = threading.Event(), threading.Event(), list[bool]()
+
+    def work(_: Any) -> None:
+        inside.set()
+        go_on.wait(SECONDS)
+
+    promise = store.submit(work)
+    inside.wait(SECONDS)
+    closers = [threading.Thread(target=lambda: (store.close(), seen.append(promise.done()))) for _ in range(2)]
+    for closer in closers:
+        closer.start()
+    closers[1].join(0.1)
+    go_on.set()
+    for closer in closers:
+        closer.join(SECONDS)
+    assert seen == [True, True]

@@ -275,6 +275,29 @@ store.close()
     said_by(child(code))
 
 
+def test_threads_that_fork_at_once_leave_the_store_open_to_all(lasting: Place) -> None:
+    code = f"""
+import os, threading
+{lasting.code}
+store.submit(lambda tx: None).result(20)
+def fork():
+    for _ in range(100):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+threads = [threading.Thread(target=fork) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(60)
+assert not any(thread.is_alive() for thread in threads)
+store.submit(lambda tx: None).result(20)
+store.close()
+"""
+    said_by(child(code))
+
+
 DRIVE = """
 import sys
 {store}

@@ -60,8 +60,9 @@ class SQLiteStore:
         return self._core.subscribe(callback)
 
     def close(self) -> None:
-        """Finishes what is queued, and lets go of the file. Closing twice is no error."""
+        """Finishes what is queued, and lets go of the file. Closing twice is no error, and waits as well."""
         self._end()
+        self._core.close()
 
 
 class _Core:
@@ -120,10 +121,9 @@ class _Core:
 
     def close(self) -> None:
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._reads.close()
+            first, self._closed = not self._closed, True
+        if first:
+            self._reads.close()
         if self._writer is not None:
             self._writer.close()
 
@@ -251,9 +251,12 @@ _cores: "weakref.WeakSet[_Core]" = weakref.WeakSet()
 
 
 _forking: "list[_Core]" = []
+_one_forks = threading.Lock()
+"""From before a fork until after it, so that of two threads that fork at once the other one waits."""
 
 
 def _before_fork() -> None:
+    _one_forks.acquire()
     _forking[:] = _cores
     for core in _forking:
         core.before_fork()
@@ -263,12 +266,14 @@ def _after_fork_in_parent() -> None:
     for core in _forking:
         core.after_fork_in_parent()
     _forking.clear()
+    _one_forks.release()
 
 
 def _after_fork_in_child() -> None:
     for core in _forking:
         core.after_fork_in_child()
     _forking.clear()
+    _one_forks.release()  # it is a copy of the one that this very thread took
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
