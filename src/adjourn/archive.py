@@ -148,8 +148,10 @@ class Archive:
         """Deletes sessions that nothing happened in for so many seconds and that neither run nor wait; says how many.
 
         Those stay whose turn a dead process left, or whose accepted decision nobody has taken up: `recover` goes on with them.
-        The entries of the inbox's feed that are older go with them.
+        The entries of the inbox's feed that are older go with them. Raises InvalidRequest for less than no seconds.
         """
+        if not older_than >= 0:  # nan, too
+            raise InvalidRequest(f"older_than= is an age in seconds, and {older_than} is none; nothing was deleted")
         now = self._shelf.clock.now()
         gone = 0
         for store in self._shelf.stores():

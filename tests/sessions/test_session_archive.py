@@ -186,6 +186,17 @@ async def test_purge_deletes_what_is_old_and_neither_runs_nor_waits(world: World
     assert await process.ai.sessions.purge(older_than=500) == 0
 
 
+@pytest.mark.parametrize("age", [-1, float("nan")])
+async def test_purge_of_an_age_that_is_none_deletes_nothing(world: World, age: float) -> None:
+    process = world.process("hello")
+    session = process.connect()
+    await session.send("go").output
+    world.clock.time += 1000
+    with pytest.raises(InvalidRequest, match="nothing was deleted"):
+        await process.ai.sessions.purge(older_than=age)
+    assert [s.id for s in await process.ai.sessions.list()] == [session.id]
+
+
 async def test_an_accepted_decision_that_nobody_took_up_yet_is_purged_by_nothing_and_deleted_by_force_only(
     world: World,
 ) -> None:
