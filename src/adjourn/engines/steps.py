@@ -116,6 +116,8 @@ class StepJournal:
 
     async def commit(self, turn: Turn, events: Sequence[Event], rest: Paused | Finished | None) -> Sequence[Event]:
         """Keeps the events; `turn` is the step's own, so it is not looked at. Raises Superseded, TryAgain."""
+        if not events:  # a step begins at what the store has, and is the engine's: there is no leg to claim
+            return ()
         if not self.last_try:
             self._try_again(events)
         kept = await self._patiently(events)
