@@ -359,12 +359,14 @@ class Agent:
             return await delegate(inner, task, ctx, forget=inner.store is self._host.inner_store)
 
         # Its work is in the inner session's own journal, so running it again goes on rather than repeats.
-        return Tool(
+        made = Tool(
             work,
             name=name or self.name,
             description=description if description is not None else self.description,
             options=ToolOptions(idempotent=True),
         )
+        made.inner = self.find_tool
+        return made
 
     def _with_store(self, store: Store) -> "Agent":
         return Agent(self._host, self.name, _stored(self._options, store))

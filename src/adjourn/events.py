@@ -48,7 +48,8 @@ class Pause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", rep
     """An interrupt as data. `response` is the JSON schema an answer must fit; `expires_at` is in Unix seconds.
 
     `reason` is "tool" (it raised Interrupt), "approval", "error", "outcome_unknown" or "unanswered"; `version` is the
-    tool's at that time. `path` names the nested agents that it came through, outermost first.
+    tool's at that time. `path` names the nested agents that it came through, outermost first; all else is then what the
+    innermost tool asked, and `version` is that one's.
     """
 
     id: str

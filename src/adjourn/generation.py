@@ -237,10 +237,9 @@ class Resumption:
             if key not in round_.decided:
                 again.append(item)
             elif not round_.failed or round_.decided[key] != _content(item):
+                way = "Its tool ran: give the same answer to go on from there" if round_.failed else "That counts"
                 raise AlreadyResolved(
-                    f"interrupt {key} was already answered"
-                    + ("; its tool ran. Give the same answer to go on from there" if round_.failed else ""),
-                    round_.decided[key],
+                    f"interrupt {key} was already answered. {way}; nothing was changed", round_.decided[key]
                 )
         self.items = again
         if round_.closed and again:

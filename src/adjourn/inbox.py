@@ -272,7 +272,7 @@ class Inbox:
         office = self._office
         agent = office.agents.get(row.agent)
         if row.status == "open" and not overdue(row, office.clock.now()):
-            if isinstance(event, Restarted) and agent is None and not row.path and event.input is not UNSET:
+            if isinstance(event, Restarted) and agent is None and event.input is not UNSET:
                 raise ToolGone(
                     f"agent {row.agent!r} is not defined in this process, so the replaced input cannot be checked. The pause "
                     "is kept: decide without replacing the input, or where the agent is defined"

@@ -47,7 +47,7 @@ from adjourn.records import (
     SessionRecord,
     Snapshot,
 )
-from adjourn.settling import as_decision, cancel, decided, opened, overdue, settle, settled_before
+from adjourn.settling import as_decision, cancel, decided, opened, overdue, settle, settled_before, too_late
 from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Tx
 
@@ -420,7 +420,7 @@ def decide(
         )
     if overdue(row, now):
         _wait_for_driver(tx, session, row, as_decision(Expired(row.id), row, now, None, applied=False), now)
-        return None, StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} expired before anybody decided")
+        return None, too_late(row, ())
     if row.status == "open" and expect is not None and expect != row.version_tag:
         return None, StaleInterrupt(
             f"interrupt {row.id} of tool {row.tool!r} is not what was looked at any more (it was settled and waits again); "

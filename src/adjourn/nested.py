@@ -207,7 +207,7 @@ def _surfaced(name: str, session: AgentSession) -> Interrupt:
         expires_in=None if left is None else min(max(left, 0.0), LONGEST_WAIT),
     )
     interrupt.path = (name, *pause.path)
-    interrupt.reason = pause.reason
+    interrupt.reason, interrupt.version = pause.reason, pause.version
     return interrupt
 
 

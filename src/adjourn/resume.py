@@ -1,6 +1,6 @@
 """From what people hand in, to decisions that fit: answers and wire parts become events, or a ResumeError and nothing else."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 from msgspec import UNSET
@@ -22,17 +22,15 @@ from adjourn.errors import (
     UnknownInterrupt,
     VerbNotAllowed,
 )
-from adjourn.events import Decided, Declined, Expired, Responded, Restarted, Verb
+from adjourn.events import Decided, Declined, Expired, Json, Responded, Restarted, Verb
 from adjourn.parts import OURS, Part, ToolRequest, ToolResponse, canonical, to_json
 from adjourn.schema import Misfit
 from adjourn.state import Call, Turn
-from adjourn.tool import Tool
+from adjourn.tool import FindTool, Tool
 from adjourn.turn import open_pause, record
 
 Given: TypeAlias = "Answer | Part | Sequence[Answer | Part] | None"
 _CLOSED = ("cancelled", "stopped", "expired")
-
-FindTool: TypeAlias = Callable[[str], Tool[..., Any] | None]
 
 
 def as_items(respond: Given, restart: Given) -> list[Answer | Part]:
@@ -104,42 +102,63 @@ class Asked(Protocol):
     @property
     def path(self) -> tuple[str, ...]: ...
 
+    @property
+    def payload(self) -> Json: ...
+
 
 def check_fit(name: str, pause: Asked, event: Decided, find_tool: FindTool) -> None:
     """Raises the ResumeError that says why this decision does not fit what was asked."""
     if isinstance(event, Responded) and "respond" not in pause.allow:
-        raise VerbNotAllowed(f"tool {name!r} takes no response here; restart it, or decline")
+        raise VerbNotAllowed(f"tool {name!r} takes no response here. The pause is kept: restart it, or decline")
     if isinstance(event, Responded) and pause.response is not None:
         faults = problems(pause.response, event.output)
         if faults:
             text = "; ".join(f"{p['path']}: {p['message']}" for p in faults)
-            raise InvalidResponse(f"the response to tool {name!r} does not fit its declared type: {text}", faults)
+            raise InvalidResponse(
+                f"the response to tool {name!r} does not fit its declared type: {text}. The pause is kept: correct the "
+                "response and send it again",
+                faults,
+            )
     if not isinstance(event, Restarted):
         return
     if "restart" not in pause.allow:
-        raise VerbNotAllowed(f"tool {name!r} cannot be restarted; it only takes a response (or a decline)")
-    if pause.path:
-        return  # the nested agent checks it against its own tool
-    tool = find_tool(name)
-    if tool is None:
-        raise ToolGone(
-            f"tool {name!r} is not defined here, so it cannot be restarted. The pause is kept: define it (or pass it in "
-            "tools=), or respond or decline instead"
-        )
+        raise VerbNotAllowed(f"tool {name!r} cannot be restarted. The pause is kept: give a response, or decline")
+    said, tool = _restarted(name, pause, find_tool)
     if pause.version and pause.version != tool.version:
         raise ToolChanged(
-            f"the input schema of tool {name!r} changed since the pause, so what was shown may not be what would run. "
+            f"the input schema of {said} changed since the pause, so what was shown may not be what would run. "
             "The pause is kept: respond or decline instead"
         )
     if event.input is not UNSET:
-        _check_input(tool, event.input)
+        try:
+            tool.shape.validate(event.input)
+        except Misfit as e:
+            raise InvalidInput(
+                f"the replaced input does not fit {said}: {e}. The pause is kept: correct the input and restart again",
+                e.problems,
+            ) from None
 
 
-def _check_input(tool: Tool[..., Any], value: Any) -> None:
-    try:
-        tool.shape.validate(value)
-    except Misfit as e:
-        raise InvalidInput(f"the replaced input does not fit tool {tool.name!r}: {e}", e.problems) from None
+def _restarted(name: str, pause: Asked, find_tool: FindTool) -> tuple[str, Tool[..., Any]]:
+    """What a restart would run, and how it is named to people: in a nested agent, the tool that paused there."""
+    said, tool, shown = f"tool {name!r}", find_tool(name), pause.payload
+    for agent in pause.path:
+        if tool is None:
+            break
+        if tool.inner is None:
+            raise ToolChanged(
+                f"{said} is no agent any more, and the pause is of one ({agent!r}), so what was shown is not what would "
+                "run. The pause is kept: respond or decline instead"
+            )
+        inside = cast(Mapping[str, Json], shown if isinstance(shown, Mapping) else {})
+        named, shown = str(inside.get("tool")), inside.get("payload")
+        said, tool = f"tool {named!r} of agent {agent!r}", tool.inner(named)
+    if tool is None:
+        raise ToolGone(
+            f"{said} is not defined here, so it cannot be restarted. The pause is kept: define it (or pass it in "
+            "tools=), or respond or decline instead"
+        )
+    return said, tool
 
 
 def _event(turn: Turn, item: Answer | Part, now: float) -> Decided:
@@ -153,11 +172,13 @@ def _event(turn: Turn, item: Answer | Part, now: float) -> Decided:
             outcome = _outcome(turn, item.paused.tool_request)
             if outcome in _CLOSED:
                 raise StaleInterrupt(
-                    f"interrupt {event.interrupt} of tool {item.paused.name!r} is {outcome}: nobody can decide on it any more"
+                    f"interrupt {event.interrupt} of tool {item.paused.name!r} is {outcome}. Nobody can decide on it any more; "
+                    "nothing was changed"
                 ) from None
             if outcome is not None:
                 raise AlreadyResolved(
-                    f"interrupt {event.interrupt} of tool {item.paused.name!r} was already answered"
+                    f"interrupt {event.interrupt} of tool {item.paused.name!r} was already answered. That counts; nothing was "
+                    "changed"
                 ) from None
             raise
         if item.after and isinstance(event, Restarted):
@@ -229,7 +250,9 @@ def _find(turn: Turn, part: Part, named: ToolRequest | ToolResponse) -> Call:
         if call.request.name == named.name:
             if call.state == "paused":
                 return call
-            raise AlreadyResolved(f"tool {named.name!r} (ref {named.ref}) was already answered")
+            raise AlreadyResolved(
+                f"tool {named.name!r} (ref {named.ref}) was already answered. That counts; nothing was changed"
+            )
     if _outcome(turn, named) is not None:
         raise StaleInterrupt(
             f"tool {named.name!r} (ref {named.ref}) is no longer pending: it is not in the last model message"

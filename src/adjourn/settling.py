@@ -1,5 +1,7 @@
 """How one interrupt is opened and settled: its row, the audit and the feed, always together in one transaction."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from adjourn.errors import AlreadyResolved, ResumeError, StaleInterrupt
@@ -53,16 +55,19 @@ def settle(tx: Tx, row: InterruptRecord, decision: Decision, now: float) -> Resu
 
 def settled_before(tx: Tx, row: InterruptRecord) -> ResumeError | None:
     """Who settled this interrupt before, as an error; None while it is open."""
+    return None if row.status == "open" else too_late(row, tx.decisions(interrupt_id=row.id))
+
+
+def too_late(row: InterruptRecord, history: Sequence[Decision]) -> ResumeError:
+    """Why nobody can decide on this interrupt any more. `history` are the decisions on it."""
+    said = f"interrupt {row.id} of tool {row.tool!r}"
     if row.status == "resolved":
-        winner = next((d for d in reversed(tx.decisions(interrupt_id=row.id)) if d.verb != "late_result"), None)
+        winner = next((d for d in reversed(history) if d.verb != "late_result"), None)
         who = f" by {winner.by}" if winner is not None and winner.by else ""
         what = winner.verb if winner is not None else "decision"
-        return AlreadyResolved(f"interrupt {row.id} of tool {row.tool!r} was already answered{who} ({what})", winner)
-    if row.status == "expired":
-        return StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} expired before anybody decided")
-    if row.status == "cancelled":
-        return StaleInterrupt(f"interrupt {row.id} of tool {row.tool!r} was cancelled: its turn has ended")
-    return None
+        return AlreadyResolved(f"{said} was already answered{who} ({what}). That counts; nothing was changed", winner)
+    why = "was cancelled: its turn has ended" if row.status == "cancelled" else "expired before anybody decided"
+    return StaleInterrupt(f"{said} {why}. Nobody can decide on it any more; nothing was changed")
 
 
 def decided(tx: Tx, decision: Decision) -> None:

@@ -8,7 +8,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 import msgspec
 
@@ -61,6 +61,7 @@ class Interrupt(BaseException):
         # Set where a nested agent's pause surfaces as its caller's.
         self.path: tuple[str, ...] = ()
         self.reason = "tool"
+        self.version: str | None = None
 
 
 def _verbs(allow: Sequence[Verb]) -> tuple[Verb, ...]:
@@ -244,6 +245,8 @@ class Tool(Generic[P, R]):
         self.options: ToolOptions = options or ToolOptions()
         self.allow: tuple[Verb, ...] = ("respond", "restart")
         self.response: Json = None
+        self.inner: FindTool | None = None
+        """The tools of the agent that this is, where it is one."""
         target = inspect.unwrap(fn)
         self.is_async: bool = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
             getattr(target, "__call__", None)  # noqa: B004 - an object with an async __call__
@@ -275,6 +278,9 @@ class Tool(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Tool {self.name}>"
+
+
+FindTool: TypeAlias = Callable[[str], Tool[..., Any] | None]
 
 
 class InterruptTool(Tool[..., Any]):

@@ -104,7 +104,7 @@ class Run:
             reason,
             expires,
             interrupt.on_expiry,
-            tool.version if tool is not None else "",
+            interrupt.version if interrupt.version is not None else tool.version if tool is not None else "",
             interrupt.path,
         )
 

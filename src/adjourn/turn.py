@@ -256,9 +256,14 @@ def open_pause(turn: Turn, interrupt: str) -> tuple[int, Call]:
         if call.pause is not None and call.pause.id == interrupt:
             if call.state == "paused":
                 return i, call
-            raise AlreadyResolved(f"interrupt {interrupt} was already answered; its call is {call.state}")
+            raise AlreadyResolved(
+                f"interrupt {interrupt} was already answered; its call is {call.state}. That counts; nothing was changed"
+            )
         if interrupt in call.asked:
-            raise AlreadyResolved(f"interrupt {interrupt} was already answered; its call has paused again since")
+            raise AlreadyResolved(
+                f"interrupt {interrupt} was already answered; its call has paused again since. Nothing was changed: decide on "
+                f"what is open now: {_names(turn.paused)}"
+            )
     if not turn.calls:
         raise NothingPaused("the conversation does not end in a pause, so there is nothing to resume")
     raise UnknownInterrupt(f"interrupt {interrupt} is not open here; open: {_names(turn.paused)}")

@@ -24,10 +24,11 @@ from adjourn.cli.typed import given_json, given_text
 from adjourn.cli.view import TurnView, exit_code
 from adjourn.cli.words import short
 from adjourn.display import show_json
-from adjourn.errors import AdjournError, AlreadyResolved, StaleInterrupt
+from adjourn.errors import AdjournError
 from adjourn.inbox import Accepted
 from adjourn.parts import canonical
 from adjourn.records import InterruptRecord
+from adjourn.settling import too_late
 
 
 @dataclass
@@ -205,14 +206,7 @@ async def _which(shell: Shell, ai: Adjourn, id: str | None, question: str) -> In
 
 async def _refuse(ai: Adjourn, row: InterruptRecord) -> None:
     """Says at once that it is settled, before anybody types an answer. Raises what deciding on it would raise."""
-    if row.status != "resolved":
-        raise StaleInterrupt(
-            f"interrupt {safe(row.id)} of tool {row.tool!r} is {row.status}: nobody can decide on it any more"
-        )
-    made = [d for d in await ai.inbox.history(row.id) if d.verb != "late_result"]
-    raise AlreadyResolved(
-        f"interrupt {safe(row.id)} of tool {row.tool!r} was already answered", made[-1] if made else None
-    )
+    raise too_late(row, await ai.inbox.history(row.id))
 
 
 async def _sure(shell: Shell, manner: Manner, given: bool, question: str) -> bool:

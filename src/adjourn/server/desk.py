@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from adjourn.answer import Answer, PausedCall
 from adjourn.app import Adjourn
-from adjourn.errors import AlreadyResolved, ForeignInterrupt, InvalidRequest, StaleInterrupt, UnknownInterrupt
+from adjourn.errors import ForeignInterrupt, InvalidRequest, StaleInterrupt, UnknownInterrupt
 from adjourn.events import Declined, Responded, Restarted
 from adjourn.handle import AgentInit, Resume
 from adjourn.inbox import Accepted, Page
@@ -34,6 +34,7 @@ from adjourn.server.links import VERBS, DecisionLinks, Link
 from adjourn.server.principal import Forbidden, Principal
 from adjourn.server.problems import InterruptExpired, VersionChanged
 from adjourn.server.seal import Seal
+from adjourn.settling import too_late
 from adjourn.store import Decision, InterruptRecord, InterruptStatus
 
 Verb = Literal["respond", "restart", "decline"]
@@ -308,12 +309,13 @@ class Desk(SessionDesk):
         if kept:  # what the caller keeps has nothing to do with what is stored here
             return UnknownInterrupt(f"there is no interrupt {interrupt_id!r} in this state")
         record = await self.interrupt(principal, interrupt_id)  # raises for one that never was
-        if record.status == "resolved":
-            made = [d for d in await self.ai.inbox.history(record.id) if d.verb in VERBS]
-            return AlreadyResolved(f"interrupt {record.id} was already answered", made[-1] if made else None)
-        if record.status == "expired":
-            return InterruptExpired(f"interrupt {record.id} expired before anybody decided")
-        return StaleInterrupt(f"interrupt {record.id} is not open in this branch of its session")
+        if record.status == "open":
+            return StaleInterrupt(
+                f"interrupt {record.id} is not open in this branch of its session, so nothing was changed. Decide on it in "
+                "the inbox, or send it from the snapshot that asked"
+            )
+        late = too_late(record, await self.ai.inbox.history(record.id))
+        return InterruptExpired(str(late)) if record.status == "expired" else late
 
 
 def _event(interrupt_id: str, v: Verdict, by: str) -> Responded | Restarted | Declined:
