@@ -152,7 +152,9 @@ class PausedCall:
         original. `after` is a delay in seconds.
         """
         if "restart" not in self.allow:
-            raise VerbNotAllowed(f"tool {self.name!r} cannot be restarted; it only takes a response (or a decline)")
+            raise VerbNotAllowed(
+                f"tool {self.name!r} cannot be restarted. The pause is kept: give a response, or decline"
+            )
         given = UNSET if replace_input is UNSET else to_json(replace_input, "replaced input")
         return Answer(Restarted(self.id, to_json(metadata, "restart metadata"), given), self, after)
 

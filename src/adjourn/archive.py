@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from adjourn.clock import Clock
 from adjourn.engine import Deed, Engine
-from adjourn.errors import InvalidRequest, SessionBusy, SessionNotFound, SessionPaused
+from adjourn.errors import InvalidRequest, SessionBusy, SessionConflict, SessionNotFound, SessionPaused
 from adjourn.events import Event
 from adjourn.feed import Follower
 from adjourn.importing import FORMAT, Stored, take_in
@@ -175,13 +175,24 @@ class Archive:
         return gone
 
     async def export(self, session_ids: Iterable[str] | None = None) -> AsyncIterator[bytes]:
-        """Each session as one line of JSON, without the line break; all of them, where none is named."""
-        for store in self._shelf.stores():
-            ids = session_ids if session_ids is not None else [s.id for s in await _all(store)]
-            for session_id in ids:
+        """Each session as one line of JSON, without the line break; all of them, where none is named.
+
+        The sessions of nested agents follow the one around them. An id that no store has is left out.
+        """
+        stores, given = self._shelf.stores(), session_ids
+        ids = [s.id for store in stores for s in await _all(store)] if given is None else list(given)
+        done: set[str] = set()
+        ahead = ids[::-1]
+        while ahead:
+            session_id = ahead.pop()
+            if session_id in done:
+                continue
+            done.add(session_id)
+            for store in stores:
                 stored = await transact(store, partial(_export, session_id=session_id), read=True)
                 if stored is not None:
                     yield msgspec.json.encode(stored)
+                    ahead += stored.session.inner[::-1]
 
     async def import_(self, lines: Iterable[bytes | str], store: Store) -> int:
         """Stores exported sessions; says how many.
@@ -196,13 +207,18 @@ class Archive:
             try:
                 stored = msgspec.json.decode(line, type=Stored)
             except msgspec.DecodeError as e:
-                raise InvalidRequest(f"line {number} is no exported session: {e}. {count} were stored") from None
+                raise InvalidRequest(
+                    f"line {number} is no exported session: {e}. {count} were stored before it"
+                ) from None
             if not 1 <= stored.format <= FORMAT:
-                raise InvalidRequest(f"line {number} has the format {stored.format}; this version reads 1 to {FORMAT}")
+                raise InvalidRequest(
+                    f"line {number} has the format {stored.format}; this version reads 1 to {FORMAT}. {count} were stored "
+                    "before it"
+                )
             try:
                 await transact(store, partial(take_in, stored=stored, now=self._shelf.clock.now()))
-            except InvalidRequest as e:
-                raise InvalidRequest(
+            except (InvalidRequest, SessionConflict) as e:
+                raise type(e)(
                     f"line {number} was refused, and nothing of it stored: {e}. {count} were stored before it"
                 ) from None
             count += 1

@@ -72,7 +72,7 @@ def test_several_pauses_are_decided_by_their_ids(shop: Shop) -> None:
 
 def test_a_refused_decision_is_told_and_the_conversation_goes_on(shop: Shop) -> None:
     got = chat(shop, "ask", "/approve", '/respond {"ok": "x"}', '/respond {"ok": true}', "/approve", "bye")
-    assert "only takes a response" in got.err
+    assert "give a response" in got.err
     assert "must be boolean" in got.err
     assert "nothing waits" in got.err
     assert "You said: bye" in got.out

@@ -106,7 +106,7 @@ def test_a_respond_only_call_cannot_be_restarted(shop: Shop) -> None:
     shop.say("ask")
     got = shop("restart", one(shop))
     assert got.code == 5
-    assert "only takes a response" in got.err
+    assert "give a response" in got.err
 
 
 def test_the_second_decision_is_told_which_one_counts(shop: Shop) -> None:

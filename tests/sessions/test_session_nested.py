@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adjourn import Adjourn, SessionConflict, ToolFailed
+from adjourn import Adjourn, MemoryStore, SessionConflict, ToolFailed
 from adjourn.testing import ScriptedModel, call
 from sessions.session_kit import Process, World, assert_sendable, outputs_of
 
@@ -37,8 +37,8 @@ class Outer:
             manager = ai.define_agent("manager", model=self.middle, tools=[delegate])
             delegate = manager.as_tool()
         self.tool = delegate.name
-        store = self.process.store
-        self.agent = ai.define_agent("boss", model=self.outer, tools=[delegate, "look"], store=store, **options)
+        options = {"store": self.process.store, **options}
+        self.agent = ai.define_agent("boss", model=self.outer, tools=[delegate, "look"], **options)
 
     def connect(self, session_id: str | None = None) -> Any:
         from adjourn import AgentInit
@@ -232,3 +232,24 @@ async def test_a_delegation_is_taken_over_with_all_that_is_inside_though_the_inn
     assert (await interrupt.respond("as far as I know").output).text == "All done."
     assert world.done("held") == [1]
     assert outputs_of(app.inner.requests[-1].messages) == ["as far as I know"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_an_exported_session_takes_its_inner_ones_with_it_and_its_pause_is_answered_elsewhere(
+    world: World, named: bool
+) -> None:
+    app = Outer(world, inner=[PAY], middle=delegated(), outer=delegated(name="manager"))
+    session = app.connect()
+    await session.send("go").output
+    chosen = [session.id] if named else None
+    lines = [line async for line in app.ai.sessions.export(chosen)]
+    assert len(lines) == 3
+
+    elsewhere = MemoryStore()
+    later = Outer(world, inner=["Bought."], middle=["Managed."], outer=["Done."], store=elsewhere)
+    assert await later.ai.sessions.import_(lines, elsewhere) == 3
+    there = await later.connect(session.id).load()
+    assert (await there.interrupts[0].restart().output).text == "Done."
+    assert world.done("paid") == [5]
+    with pytest.raises(SessionConflict, match=r"line 1 was refused.*left as it is.* 0 were stored before it"):
+        await later.ai.sessions.import_(lines, elsewhere)
