@@ -17,7 +17,8 @@ In the outbox: ['ann@example.com: Lunch: Noon?']
 """,
     "respond_instead": """\
 Paused: {'currency': 'CHF', 'problem': 'the rate service is down'}
-Refused: the response to tool 'exchange_rate' does not fit its declared type: $.per_euro: is required
+Refused: the response to tool 'exchange_rate' does not fit its declared type: $.per_euro: is required. \
+The pause is kept: correct the response and send it again
 Answered: One euro is 0.95 francs.
 The model was told: {'currency': 'CHF', 'per_euro': 0.95}
 """,

@@ -269,7 +269,11 @@ def _delete(tx: Tx, session_id: str, force: bool, now: float) -> None:
     if session is None:
         raise _unknown(session_id)
     if session.pending and session.lease_until > now:
-        raise SessionBusy(f"a turn of session {session_id!r} is running; abort it first")
+        raise SessionBusy(
+            f"a turn of session {session_id!r} is running, as far as its lease says, which has "
+            f"{session.lease_until - now:.1f} s to go; nothing was deleted. Abort the turn, or, if that process is dead, wait "
+            "until then"
+        )
     waiting = tx.interrupts(InterruptQuery(status="open", session_id=session_id, limit=100_000))
     if waiting and not force:
         names = ", ".join(f"{r.tool} ({r.id})" for r in waiting[:5])
