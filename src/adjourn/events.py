@@ -48,8 +48,8 @@ class Pause(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", rep
     """An interrupt as data. `response` is the JSON schema an answer must fit; `expires_at` is in Unix seconds.
 
     `reason` is "tool" (it raised Interrupt), "approval", "error", "outcome_unknown" or "unanswered"; `version` is the
-    tool's at that time. `path` names the nested agents that it came through, outermost first; all else is then what the
-    innermost tool asked, and `version` is that one's.
+    tool's at that time. `path` names the nested agents that it came through, outermost first; `response`, `allow`, `reason`
+    and `version` are then those of the innermost tool's pause, and the payload says which tool that is.
     """
 
     id: str

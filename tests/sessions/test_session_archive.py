@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from adjourn import (
     AgentInit,
@@ -18,6 +19,8 @@ from adjourn import (
     archive,
 )
 from adjourn.errors import AdjournError, SessionBusy
+from adjourn.lease import transact
+from adjourn.store import Tx
 from adjourn.testing import call
 from sessions.session_kit import Mortal, World, desk, outputs_of, shown
 
@@ -299,3 +302,23 @@ async def test_an_interrupt_payload_that_is_no_json_fails_at_the_raise_and_nothi
     with pytest.raises(ToolFailed, match=r"\$\.when\.x"):
         await process.connect().send("go").output
     assert (await process.ai.inbox.list()).items == []
+
+
+async def test_a_deletion_that_a_lease_refuses_says_how_long_it_goes_on_and_deletes_nothing(world: World) -> None:
+    process = world.process("hi")
+    session = process.connect()
+    await session.send("hello").output
+    store = process.store
+    assert store is not None
+
+    def hold(tx: Tx) -> None:
+        record = tx.session(session.id)
+        assert record is not None
+        tx.put_session(replace(record, pending=True, lease_until=world.clock.time + 7))
+
+    await transact(store, hold)
+    with pytest.raises(SessionBusy, match=r"has 7\.0 s to go; nothing was deleted"):
+        await process.ai.sessions.delete(session.id, force=True)
+    world.clock.time += 8
+    await process.ai.sessions.delete(session.id)
+    assert await process.ai.sessions.list() == []
