@@ -8,6 +8,7 @@ opening one, bytes on disk and written, a new session beside many stored ones, a
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -275,12 +276,13 @@ class Workers:
             process.stdin.write(f"{measure} {many}\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline() or "[]")
-        except (BrokenPipeError, OSError):
+        except OSError:
             return []
 
     def close(self) -> None:
         for process in self._processes.values():
-            if process.stdin is not None:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):  # what was written to one that could not run is still in its buffer
                 process.stdin.close()
             process.wait()
 
