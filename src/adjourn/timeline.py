@@ -121,6 +121,8 @@ class _Teller:
     def __init__(self, told: Told) -> None:
         self._entries: list[Entry] = []
         self._calls: dict[str, ToolRequest] = {}
+        self._asked: dict[str, str] = {}  # which call an interrupt is of
+        self._edits: dict[str, Mapping[str, Json]] = {}  # what calls run with instead, at the end of each snapshot
         self._starts: dict[str, tuple[float, str]] = {}
         self._interrupts = {row.id: row for row in told.interrupts}
         self._decisions: dict[str, list[Decision]] = {}
@@ -135,9 +137,11 @@ class _Teller:
     def snapshot(self, snapshot: Snapshot, batches: Sequence[Batch]) -> None:
         """One leg. A lease that another driver holds in the middle of it was taken over from one that was gone."""
         self._snapshot_id, self._at = snapshot.id, snapshot.created
+        self._edits[snapshot.id] = self._edits.get(snapshot.parent_id or "", {})
         forked = next((e for b in batches for e in b.events if isinstance(e, Forked)), None)
         if snapshot.branch:
             ids = dict(forked.ids) if forked is not None else {}
+            self._asked.update((new, self._asked[old]) for old, new in ids.items() if old in self._asked)
             self._add("fork", "A branch begins here", {"from": snapshot.parent_id, "interrupts": ids})
         epoch, self._worker = 0, ""
         changes = {r.batch: r.worker for r in snapshot.ran}
@@ -230,6 +234,8 @@ class _Teller:
     def _paused(self, event: ToolInterrupted) -> None:
         pause = event.pause
         self._starts.pop(event.call, None)
+        if not pause.path:  # else it is another call's, inside an agent
+            self._asked[pause.id] = event.call
         facts = self._call(event.call) | {
             "interrupt": pause.id,
             "payload": pause.payload,
@@ -241,6 +247,9 @@ class _Teller:
     def _decided(self, event: Responded | Restarted | Declined | Expired) -> None:
         """The row of the audit has when it was made, which may be long before the turn went on with it."""
         verb = _VERBS[type(event)]
+        call = self._asked.get(event.interrupt)
+        if isinstance(event, Restarted) and event.input is not UNSET and call is not None:
+            self._edits[self._snapshot_id] = {**self._edits[self._snapshot_id], call: event.input}
         rows = self._decisions.get(event.interrupt, [])
         row = next((d for d in rows if d.verb == verb), None)
         if row is not None:
@@ -294,11 +303,15 @@ class _Teller:
 
     def _call(self, call: str) -> dict[str, Json]:
         request = self._calls.get(call)
-        return {"call": call} | ({"tool": request.name, "input": request.input} if request is not None else {})
+        return {"call": call} | ({"tool": request.name, "input": self._input(call)} if request is not None else {})
 
     def _named(self, call: str, what: str) -> str:
         request = self._calls.get(call)
-        return f"{summary(request.name, request.input) if request is not None else 'A call'} {what}"
+        return f"{summary(request.name, self._input(call)) if request is not None else 'A call'} {what}"
+
+    def _input(self, call: str) -> Json:
+        """What it runs with: in a branch, what was decided in that branch."""
+        return self._edits.get(self._snapshot_id, {}).get(call, self._calls[call].input)
 
     def _title(self, interrupt_id: str, verb: str, by: str | None = None) -> str:
         row = self._interrupts.get(interrupt_id)
