@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import NoneType
 from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
@@ -173,6 +174,11 @@ class Agent:
         if init is not None and not isinstance(init, AgentInit):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"connect({init!r}): give AgentInit(session_id=...), or nothing for a new session")
         init = init or AgentInit()
+        if not isinstance(init.state, (SessionState, NoneType)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(
+                f"AgentInit(state=...) takes a session's client_state and was given {_short(init.state)}. One that came as "
+                "JSON is read with msgspec.json.decode(raw, type=SessionState); custom state is set by session.update_state(...)"
+            )
         state = init.state.session_id if init.state is not None else None
         for given in (init.session_id, init.snapshot_id, state):
             if given is not None and not _is_id(given):

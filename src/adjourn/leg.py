@@ -285,6 +285,17 @@ def checked(agent: Agentlike, init: AgentInit) -> SessionState | None:
     return agent.verified(state)
 
 
+def check_state(agent: Agentlike, state: Json) -> None:
+    """Raises InvalidState where what was stored does not fit the agent's type any more: asked before anything is run with it."""
+    try:
+        agent.typed_state(state)
+    except InvalidState as e:
+        raise InvalidState(
+            f"{e}. It was stored by an agent with another type; nothing was run, and all that is stored stays. Load the session "
+            "and set a state that fits (session.update_state({...}), not a function of the old one), or go back to the old type"
+        ) from None
+
+
 def overdue(call: Call, now: float) -> bool:
     """Whether nobody can decide on this paused call any more."""
     expires = call.pause.expires_at if call.pause is not None else None

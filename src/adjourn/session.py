@@ -28,6 +28,7 @@ from adjourn.leg import (
     Agentlike,
     LegJournal,
     Plan,
+    check_state,
     checked,
     deciding,
     declining,
@@ -407,6 +408,7 @@ class AgentSession:
 
     async def _to_rest(self, handle: AgentTurn, plan: Plan) -> tuple[AgentOutput, AdjournError | None]:
         at = await self._load()
+        check_state(self.agent, at.state)
         if at.queue and plan.start == self._recovery and not (at.unfinished or at.waiting or at.paused):
             plan = sending(self._message, at.queue)
         if (at.unfinished is not None or at.waiting) and plan.start != self._recovery:

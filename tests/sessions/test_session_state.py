@@ -115,6 +115,39 @@ async def test_state_that_does_not_fit_is_refused_at_the_update_and_the_old_one_
     assert len(again.messages) == 4
 
 
+class Order(BaseModel):
+    number: int
+
+
+async def test_a_stored_state_that_no_longer_fits_is_refused_before_anything_runs_and_can_be_mended(
+    world: World,
+) -> None:
+    first = world.process("Hello.", state=Cart).connect()
+    first.update_state({"items": ["tea"], "total": 1})
+    await first.send("hi").output
+    process = world.process(call("look", {"key": "a"}), "Found.", state=Order)
+    session = await process.connect(first.id).load()
+    with pytest.raises(InvalidState, match=r"number: Field required.*nothing was run.*update_state"):
+        await session.send("look").output
+    assert (world.done("looked"), process.model.requests, len(session.messages)) == ([], [], 2)
+    session.update_state({"number": 7})
+    output = await session.send("look").output
+    assert (output.text, output.state, world.done("looked")) == ("Found.", Order(number=7), ["a"])
+
+
+async def test_a_decision_stays_where_the_stored_state_does_not_fit_whoever_would_go_on(world: World) -> None:
+    first = world.process(call("pay", {"amount": 5}), state=Cart).connect()
+    first.update_state({"items": ["tea"], "total": 1})
+    await first.send("go").output
+    decision = await world.process(state=Order).ai.inbox.restart(first.interrupts[0].id, by="ann")
+    assert decision.turn is not None
+    with pytest.raises(InvalidState, match="nothing was run"):
+        await decision.turn.output
+    assert world.done("paid") == []
+    (turn,) = await world.process("Paid.", state=Cart).ai.recover()
+    assert ((await turn.output).text, world.done("paid")) == ("Paid.", [5])
+
+
 async def test_each_branch_has_its_own_state(world: World) -> None:
     options: dict[str, Any] = {"define": shopping, "state": Cart}
     adds = [call("add", {"item": "tea", "price": 3}), "ok", call("add", {"item": "milk", "price": 2}), "ok",
@@ -350,6 +383,12 @@ async def test_state_of_one_agent_is_not_taken_by_another() -> None:
 async def test_a_short_secret_is_refused() -> None:
     with pytest.raises(DefinitionError, match="16 bytes"):
         kept_by_client([], app={"secret": "short"})
+
+
+async def test_a_client_state_that_is_none_is_refused_with_what_to_give() -> None:
+    for given in (Cart(), {"custom": {"total": 1}}):
+        with pytest.raises(DefinitionError, match=r"type=SessionState.*update_state"):
+            kept_by_client([], state=Cart).agent.connect(AgentInit(state=given))  # pyright: ignore[reportArgumentType]
 
 
 async def test_client_state_that_does_not_fit_the_state_type_is_refused() -> None:
