@@ -30,6 +30,7 @@ from adjourn.model import FunctionModel, Model, ModelRegistry, Plugin, ToolDefin
 from adjourn.notices import tell_refused_items
 from adjourn.observe import Observer
 from adjourn.parts import Message, new_id
+from adjourn.promise import loop_for
 from adjourn.resume import Given
 from adjourn.setting import Handlers, Prepare, Setting, as_handlers
 from adjourn.store import MemoryStore, Store
@@ -289,7 +290,7 @@ class Adjourn:
 
     def generate_stream(self, prompt: Prompt | Message | None = None, **options: Any) -> StreamHandle[Any]:
         """Like `generate`, at once in the background: read `.stream`, await `.response`. Takes the same arguments."""
-        watcher = Watcher()
+        watcher, loop = Watcher(), loop_for("generate_stream")
         call = _Call(self, prompt, watcher, **options)
 
         async def run() -> GenerateResponse[Any]:
@@ -298,7 +299,7 @@ class Adjourn:
             finally:
                 watcher.feed.close()
 
-        task = asyncio.get_running_loop().create_task(run())
+        task = loop.create_task(run())
         task.add_done_callback(lambda t: None if t.cancelled() else t.exception())  # whoever only reads the stream
         return StreamHandle(watcher, task)
 

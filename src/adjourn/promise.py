@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from adjourn.errors import DefinitionError
+
 C = TypeVar("C", bound=Callable[..., Any])
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -111,6 +113,17 @@ class Pending(Generic[T]):
                 fn(self)
             except Exception:  # noqa: BLE001 - a waiter's trouble is not the store's
                 _log.exception("a callback of a store's promise failed")
+
+
+def loop_for(what: str) -> asyncio.AbstractEventLoop:
+    """The one that runs in this thread. Raises DefinitionError where none does: `what` cannot begin."""
+    loop = running_loop()
+    if loop is None:
+        raise DefinitionError(
+            f"{what} begins at once, in the event loop that runs, and none runs here: call it inside an async function, and "
+            "run that one, with adjourn.run_sync(main()) for a script. Nothing was begun"
+        )
+    return loop
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

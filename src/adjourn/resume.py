@@ -123,12 +123,7 @@ def check_fit(name: str, pause: Asked, event: Decided, find_tool: FindTool) -> N
         return
     if "restart" not in pause.allow:
         raise VerbNotAllowed(f"tool {name!r} cannot be restarted. The pause is kept: give a response, or decline")
-    said, tool = _restarted(name, pause, find_tool)
-    if pause.version and pause.version != tool.version:
-        raise ToolChanged(
-            f"the input schema of {said} changed since the pause, so what was shown may not be what would run. "
-            "The pause is kept: respond or decline instead"
-        )
+    said, tool = as_shown(name, pause, find_tool)
     if event.input is not UNSET:
         try:
             tool.shape.validate(event.input)
@@ -139,26 +134,66 @@ def check_fit(name: str, pause: Asked, event: Decided, find_tool: FindTool) -> N
             ) from None
 
 
-def _restarted(name: str, pause: Asked, find_tool: FindTool) -> tuple[str, Tool[..., Any]]:
-    """What a restart would run, and how it is named to people: in a nested agent, the tool that paused there."""
-    said, tool, shown = f"tool {name!r}", find_tool(name), pause.payload
-    for agent in pause.path:
-        if tool is None:
-            break
-        if tool.inner is None:
-            raise ToolChanged(
-                f"{said} is no agent any more, and the pause is of one ({agent!r}), so what was shown is not what would "
-                "run. The pause is kept: respond or decline instead"
-            )
+def check_rerun(call: Call, find_tool: FindTool) -> None:
+    """Raises ToolGone or ToolChanged where a call that was sent round again would not run what was shown.
+
+    It was checked when that was decided, but perhaps by a process that does not know the tool, and perhaps before it changed.
+    """
+    name, pause = call.request.name, call.pause
+    if pause is None:
+        return
+    if pause.path:  # what is inside, the agent there looks at
+        _inner(f"tool {name!r}", find_tool(name), pause.path[0])
+    else:
+        as_shown(name, pause, find_tool)
+
+
+def tools_asked(name: str, pause: Asked) -> list[str]:
+    """The tool that paused, last, behind those of the nested agents around it."""
+    names, shown = [name], pause.payload
+    for _ in pause.path:
         inside = cast(Mapping[str, Json], shown if isinstance(shown, Mapping) else {})
-        named, shown = str(inside.get("tool")), inside.get("payload")
-        said, tool = f"tool {named!r} of agent {agent!r}", tool.inner(named)
+        names.append(str(inside.get("tool")))
+        shown = inside.get("payload")
+    return names
+
+
+def as_shown(name: str, pause: Asked, find_tool: FindTool) -> tuple[str, Tool[..., Any]]:
+    """What a restart would run, and how it is named to people. Raises ToolGone or ToolChanged where that is not what was shown.
+
+    In a nested agent it is the tool that paused there.
+    """
+    said, tool = f"tool {name!r}", find_tool(name)
+    for agent, named in zip(pause.path, tools_asked(name, pause)[1:], strict=True):
+        find = _inner(said, tool, agent)
+        said, tool = f"tool {named!r} of agent {agent!r}", find(named)
+    tool = _defined(said, tool)
+    if pause.version and pause.version != tool.version:
+        raise ToolChanged(
+            f"the input schema of {said} changed since the pause, so what was shown may not be what would run. "
+            "The pause is kept: respond or decline instead"
+        )
+    return said, tool
+
+
+def _inner(said: str, tool: Tool[..., Any] | None, agent: str) -> FindTool:
+    """How the tools of the agent behind this tool are found."""
+    inner = _defined(said, tool).inner
+    if inner is None:
+        raise ToolChanged(
+            f"{said} is no agent any more, and the pause is of one ({agent!r}), so what was shown is not what would "
+            "run. The pause is kept: respond or decline instead"
+        )
+    return inner
+
+
+def _defined(said: str, tool: Tool[..., Any] | None) -> Tool[..., Any]:
     if tool is None:
         raise ToolGone(
             f"{said} is not defined here, so it cannot be restarted. The pause is kept: define it (or pass it in "
             "tools=), or respond or decline instead"
         )
-    return said, tool
+    return tool
 
 
 def _event(turn: Turn, item: Answer | Part, now: float) -> Decided:

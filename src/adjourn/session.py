@@ -16,7 +16,6 @@ from adjourn.errors import (
     SessionClosed,
     SessionError,
     SessionNotFound,
-    SessionPaused,
     StoreError,
 )
 from adjourn.events import Event, Forked, Limits, Retried, TurnEnded, UserSaid
@@ -44,6 +43,7 @@ from adjourn.loading import Loaded, load
 from adjourn.loop import Driver, paused_call
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, convert, new_id, to_json, wire
 from adjourn.patch import difference
+from adjourn.promise import loop_for
 from adjourn.remote import Remote, driver_of
 from adjourn.resume import as_items, meant
 from adjourn.state import Finished, Paused, Turn
@@ -240,7 +240,7 @@ class AgentSession:
             raise SessionBusy("a turn of this session is running; await its output, or abort it")
         turn, now = self._at.turn, self.agent.clock.now()  # what is overdue is settled before the message
         if self.agent.on_message_while_paused == "refuse" and turn and not all(overdue(c, now) for c in turn.paused):
-            raise self._is_paused()
+            raise paused_error(self.interrupts)
         return self._begin(plan, abort_signal)
 
     def resume(self, resume: Resume, *, context: Any = None, abort_signal: AbortSignal | None = None) -> AgentTurn:
@@ -336,12 +336,9 @@ class AgentSession:
                 "a tool asked its own session to wait for the turn that the tool is part of; that would never end"
             )
 
-    def _is_paused(self) -> SessionPaused:
-        return paused_error(self.interrupts)
-
     def _message(self, said: Message) -> tuple[Turn, list[Event]]:
         if self._at.paused:
-            raise self._is_paused()
+            raise paused_error(self.interrupts)
         event = UserSaid(said)
         return record(begin(self._at.closed_history(), self.agent.limits), event), [event]
 
@@ -374,7 +371,7 @@ class AgentSession:
     def _begin(self, plan: Plan, abort_signal: AbortSignal | None = None, handle: AgentTurn | None = None) -> AgentTurn:
         if self._closed:
             raise SessionClosed("this session handle was closed; connect again")
-        asyncio.get_running_loop()  # raises where there is none, before anything is changed
+        loop_for("a turn")  # raises before anything is changed
         turn = handle or AgentTurn(Watcher(self._wrap))
         plan.before = self._current
         turn.begin(partial(self._leg, turn, plan))

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from adjourn.errors import InvalidRequest, NotJSON
+from adjourn.errors import InvalidRequest, NotJSON, ResumeError
 from adjourn.events import CallRejected, Event, Json, Pause, ToolInterrupted, ToolRaised, ToolReturned
 from adjourn.notices import tell_retry, tool_step
 from adjourn.observe import Watched
 from adjourn.parts import ErrorInfo, Metadata, Part, as_metadata, convert, new_id, to_json, wire
+from adjourn.resume import check_rerun
 from adjourn.schema import Misfit
 from adjourn.setting import Progress, Setting
 from adjourn.state import Call
@@ -57,6 +58,12 @@ class Run:
     async def prepare(self) -> Outcome | None:
         """Checks the arguments and the gate: what keeps the body from running, or None where it is to run."""
         call, tool = self.call, self.tool
+        try:
+            check_rerun(call, self._setting.tools.get)
+        except ResumeError as e:
+            text = f"tool {call.request.name!r} was not run again: {e}"
+            info = ErrorInfo(e.status, text, "ToolFailed", {"tool": call.request.name})
+            return Outcome(ToolRaised(call.id, info), e)
         if tool is None:
             known = ", ".join(sorted(self._setting.tools)) or "none"
             text = f"there is no tool {call.request.name!r}; the tools are: {known}"

@@ -1,5 +1,6 @@
 """`adjourn doctor`: what it finds, what it repairs, and that it changes nothing by itself."""
 
+import importlib
 import sqlite3
 import sys
 import time
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from adjourn import run_sync
 from adjourn.store import Store, Tx
 from adjourn.stores.sqlite import SQLiteStore
 from cli.cli_kit import APP, Result, Shop
@@ -197,6 +199,46 @@ def test_tools_that_changed_or_are_gone_are_told_for_what_waits(shop: Shop) -> N
     assert checks(shop.run("doctor", "--app", APP, "--json"))["app.tool_changed"]["ids"] == [pay.id]
     found = checks(shop.run("doctor", "--app", "cli_failing:make", "--json"))
     assert "not defined any more" in found["app.tool_gone"]["message"]
+
+
+def test_a_tool_that_changed_inside_a_nested_agent_is_told_by_its_own_name(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+from adjourn import Adjourn, AgentInit, run_sync
+from adjourn.stores.sqlite import SQLiteStore
+from adjourn.testing import ScriptedModel, call
+
+def {function}
+    return "refunded"
+
+ai = Adjourn(model=ScriptedModel([call("till", {{"task": "go"}}), call("refund", {{"amount": 5}})]))
+till = ai.define_agent("till", tools=[ai.tool(approval=True)({name})])
+boss = ai.define_agent("boss", tools=[till.as_tool()], store=SQLiteStore({store!r}))
+"""
+    monkeypatch.setattr(sys, "path", [str(shop.folder), *sys.path])
+    versions = {"before": "refund(amount: int):", "after": "refund(amount: int, to: str):", "gone": "pay(amount: int):"}
+    for version, function in versions.items():
+        text = program.format(function=function, name=function.partition("(")[0], store=shop.store)
+        (shop.folder / f"cli_nested_{version}.py").write_text(text, encoding="utf-8")
+        monkeypatch.delitem(sys.modules, f"cli_nested_{version}", raising=False)
+    boss = importlib.import_module("cli_nested_before").boss
+
+    async def paused() -> None:
+        await boss.connect().send("go").output
+
+    run_sync(paused())
+    [pause] = shop.waiting()
+    assert not {"app.tool_changed", "app.tool_gone"} & set(
+        checks(shop.run("doctor", "--app", "cli_nested_before:ai", "--json"))
+    )
+    changed = checks(shop.run("doctor", "--app", "cli_nested_after:ai", "--json"))["app.tool_changed"]
+    assert (changed["ids"], "tool 'refund' of agent 'boss.till' has another" in changed["message"]) == (
+        [pause.id],
+        True,
+    )
+    gone = checks(shop.run("doctor", "--app", "cli_nested_gone:ai", "--json"))["app.tool_gone"]
+    assert (gone["ids"], "tool 'refund' of agent 'boss.till' is not defined" in gone["message"]) == ([pause.id], True)
 
 
 def test_agents_and_models_that_are_not_there_are_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What is no prompt, no history, no reply or no option is refused by name, before it can do harm."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +249,26 @@ async def test_run_sync_inside_an_event_loop_says_to_await_and_leaves_no_corouti
 
     with pytest.raises(DefinitionError, match="await"):
         run_sync(work())
+
+
+def test_what_begins_at_once_says_outside_an_event_loop_where_to_begin_it() -> None:
+    ai = Adjourn(model=ScriptedModel(["hello"]))
+    session = ai.define_agent("a").connect()
+    for begin in (lambda: session.send("hi"), lambda: ai.generate_stream("hi")):
+        with pytest.raises(DefinitionError, match=r"event loop.*run_sync\(main\(\)\)"):
+            begin()
+
+    async def main() -> str:
+        return (await session.send("hi").output).text
+
+    assert run_sync(main()) == "hello"  # nothing was begun, so it is not busy
+
+
+async def test_a_pause_is_decided_within_an_event_loop_too() -> None:
+    ai = Adjourn(model=ScriptedModel([call("pay", {}), "paid"]))
+    ai.define_interrupt("pay", "Pays.")
+    session = ai.define_agent("a").connect()
+    [pause] = (await session.send("hi").output).interrupts
+    with pytest.raises(DefinitionError, match="event loop"):
+        await asyncio.to_thread(pause.respond, "yes")
+    assert (await pause.respond("yes").output).text == "paid"

@@ -165,7 +165,9 @@ async def test_a_fork_is_told_with_where_it_came_from_and_its_new_interrupts(wor
     assert fork.snapshot_id != paused_at
 
 
-async def test_a_run_is_told_with_the_input_it_had_in_its_branch_and_the_pause_with_what_was_asked(world: World) -> None:
+async def test_a_run_is_told_with_the_input_it_had_in_its_branch_and_the_pause_with_what_was_asked(
+    world: World,
+) -> None:
     process = world.process(call("pay", {"amount": 5}), "less", "all")
     session = process.connect()
     await session.send("go").output

@@ -16,12 +16,13 @@ from adjourn.app import Adjourn
 from adjourn.cli.finding import every, outer
 from adjourn.cli.repairs import beats, cancel, end_lease, recount, too_long
 from adjourn.cli.words import ago, many, short, span
-from adjourn.errors import AdjournError
+from adjourn.errors import AdjournError, ToolChanged, ToolGone
 from adjourn.events import Limits
 from adjourn.lease import transact
 from adjourn.ledger import INNER, overdue
 from adjourn.loading import load, stand
 from adjourn.records import Decision, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord
+from adjourn.resume import as_shown, tools_asked
 from adjourn.store import Store, Tx
 
 Level = Literal["ok", "note", "problem"]
@@ -302,13 +303,15 @@ def _tools(ai: Adjourn, rows: Sequence[InterruptRecord]) -> list[Finding]:
     changed: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         agent = ai.agents.get(row.agent)
-        if agent is None or row.path:
+        if agent is None:
             continue
-        tool = agent.find_tool(row.tool)
-        if tool is None:
-            gone.setdefault((row.agent, row.tool), []).append(row.id)
-        elif row.version and row.version != tool.version:
-            changed.setdefault((row.agent, row.tool), []).append(row.id)
+        name = (".".join((row.agent, *row.path)), tools_asked(row.tool, row)[-1])
+        try:
+            as_shown(row.tool, row, agent.find_tool)
+        except ToolGone:
+            gone.setdefault(name, []).append(row.id)
+        except ToolChanged:
+            changed.setdefault(name, []).append(row.id)
     told = [
         ("app.tool_gone", "is not defined any more", gone),
         ("app.tool_changed", "has another input schema now", changed),
