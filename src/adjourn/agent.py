@@ -27,12 +27,12 @@ from adjourn.errors import (
 from adjourn.events import Limits
 from adjourn.handle import AgentInit, AgentOutput, AgentTurn, Resume, SessionState
 from adjourn.lease import Keeper, transact
-from adjourn.ledger import INNER
 from adjourn.loading import Loaded, load, stand
 from adjourn.model import Emit, Model, ModelRegistry, ModelReply, ModelRequest, ToolDefinition, as_reply
 from adjourn.nested import delegate
 from adjourn.observe import Observer
 from adjourn.parts import Artifact, Message, Part, canonical, wire
+from adjourn.records import INNER
 from adjourn.schema import Misfit, TypeShape
 from adjourn.session import AgentSession
 from adjourn.setting import Handlers, Prepare, Setting, as_handlers

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -17,11 +17,12 @@ from adjourn.events import Event
 from adjourn.feed import Follower
 from adjourn.importing import FORMAT, Stored, take_in
 from adjourn.lease import transact
-from adjourn.ledger import INNER
-from adjourn.records import InterruptQuery, SessionQuery, SessionRecord, Snapshot
+from adjourn.records import INNER, InterruptQuery, SessionQuery, SessionRecord, Snapshot
 from adjourn.settling import cancel
 from adjourn.store import Store, Tx
 from adjourn.timeline import Entry, Recorded, Told, tell, timeline, watch, works
+
+T = TypeVar("T")
 
 _log = logging.getLogger("adjourn.engine")
 
@@ -60,10 +61,11 @@ class Archive:
     ) -> Sequence[SessionRecord]:
         """Sessions, oldest first; `after` is the last one of the page before.
 
-        `agents` and `owners` take any of several, None among the owners being nobody.
+        `agents` and `owners` take any of several, None among the owners being nobody. Those of nested agents are parts of
+        others, and not among them.
         """
         at = (after.created, after.id) if after is not None else None
-        query = SessionQuery(agent, owner, None, None, at, limit, _some(agents), _some(owners))
+        query = SessionQuery(agent, owner, None, None, at, limit, _some(agents), _some(owners), outer=True)
         found: list[SessionRecord] = []
         for store in self._shelf.stores():
             found += await transact(store, _sessions(query), read=True)
@@ -78,7 +80,7 @@ class Archive:
         owners: Sequence[str | None] | None = None,
     ) -> int:
         """How many sessions there are with these filters; each store counts to a million."""
-        query = SessionQuery(agent, owner, agents=_some(agents), owners=_some(owners))
+        query = SessionQuery(agent, owner, agents=_some(agents), owners=_some(owners), outer=True)
         return sum([await transact(store, lambda tx: tx.count(query), read=True) for store in self._shelf.stores()])
 
     async def timeline(self, session_id: str) -> Sequence[Entry]:
@@ -136,13 +138,28 @@ class Archive:
 
         With `force` its open pauses are cancelled; without, they refuse the deletion (SessionPaused), and so does a decision
         that was accepted and that no process has taken up yet. With `untouched_since` (seconds since 1970) it is refused
-        where anything happened since then, whatever `force` says (SessionBusy).
+        where anything happened since then, whatever `force` says (SessionBusy). The sessions of nested agents go with it;
+        one of them alone is deleted by `force` only (InvalidRequest).
         """
         store, now = await self._holding(session_id), self._shelf.clock.now()
         if untouched_since is not None:
-            await transact(store, partial(_purge, session_id=session_id, before=untouched_since, now=now))
+            work = partial(_purge, session_id=session_id, before=untouched_since, now=now)
+        elif force or not session_id.startswith(INNER):
+            work = partial(_delete, session_id=session_id, force=force, now=now)
         else:
-            await transact(store, partial(_delete, session_id=session_id, force=force, now=now))
+            raise InvalidRequest(
+                f"session {session_id!r} is a nested agent's, a part of the session around it; nothing was deleted. Delete that "
+                "one, and it goes with it; force=True deletes it alone, and what waits inside can then only be declined"
+            )
+        await self._with_inner(await transact(store, work), now)
+
+    async def _with_inner(self, elsewhere: Sequence[str], now: float) -> None:
+        """Deletes sessions of nested agents that are not in the store of the session around them."""
+        for inner in elsewhere:
+            for store in self._shelf.stores():
+                if await transact(store, lambda tx: tx.session(inner), read=True) is not None:  # noqa: B023 (awaited here)
+                    work = partial(_delete, session_id=inner, force=True, now=now)
+                    await self._with_inner(await transact(store, work), now)
 
     async def purge(self, older_than: float) -> int:
         """Deletes sessions that nothing happened in for so many seconds and that neither run nor wait; says how many.
@@ -157,13 +174,12 @@ class Archive:
         for store in self._shelf.stores():
             after: tuple[float, str] | None = None
             while True:
-                query = SessionQuery(updated_before=now - older_than, after=after, limit=200)
+                query = SessionQuery(updated_before=now - older_than, after=after, limit=200, outer=True)
                 found = await transact(store, _sessions(query), read=True)
                 for session in found:
-                    if session.id.startswith(INNER):
-                        continue  # it goes with the session around it
                     try:
-                        await transact(store, partial(_purge, session_id=session.id, before=now - older_than, now=now))
+                        work = partial(_purge, session_id=session.id, before=now - older_than, now=now)
+                        await self._with_inner(await transact(store, work), now)
                         gone += 1
                     except (SessionPaused, SessionBusy, SessionNotFound):
                         continue  # it waits for somebody, or came alive meanwhile
@@ -194,14 +210,20 @@ class Archive:
                     yield msgspec.json.encode(stored)
                     ahead += stored.session.inner[::-1]
 
-    async def import_(self, lines: Iterable[bytes | str], store: Store) -> int:
-        """Stores exported sessions; says how many.
+    async def import_(self, lines: Iterable[bytes | str] | AsyncIterable[bytes | str], store: Store) -> int:
+        """Stores exported sessions: the lines of an open file, or what `export` gives. Says how many.
 
         Raises SessionConflict for a session that is there already, and InvalidRequest for a line that is none, would
         overwrite what another session has, or shows another pause than its journal comes to. Lines before it stay stored.
         """
-        count = 0
-        for number, line in enumerate(lines, 1):
+        if isinstance(lines, (str, bytes)) or not isinstance(lines, (Iterable, AsyncIterable)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest(
+                f"import_ takes lines: an open file (open(path, 'rb')), or what export() gives, and no {type(lines).__name__}; "
+                "nothing was stored"
+            )
+        count = number = 0
+        async for line in _each(lines):
+            number += 1
             if not line.strip():
                 continue
             try:
@@ -231,6 +253,15 @@ class Archive:
         raise _unknown(session_id)
 
 
+async def _each(lines: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+    if isinstance(lines, AsyncIterable):
+        async for line in lines:
+            yield line
+    else:
+        for line in lines:
+            yield line
+
+
 def _unknown(session_id: str) -> SessionNotFound:
     return SessionNotFound(f"there is no session {session_id!r}")
 
@@ -257,14 +288,15 @@ async def _all(store: Store) -> list[SessionRecord]:
             return out
 
 
-def _purge(tx: Tx, session_id: str, before: float, now: float) -> None:
+def _purge(tx: Tx, session_id: str, before: float, now: float) -> list[str]:
     session = tx.session(session_id)
     if session is not None and (session.pending or session.queue or session.updated >= before):
         raise SessionBusy(f"session {session_id!r} goes on")
-    _delete(tx, session_id, False, now)
+    return _delete(tx, session_id, False, now)
 
 
-def _delete(tx: Tx, session_id: str, force: bool, now: float) -> None:
+def _delete(tx: Tx, session_id: str, force: bool, now: float) -> list[str]:
+    """Gives the ids of sessions of nested agents that are not in this store."""
     session = tx.session(session_id)
     if session is None:
         raise _unknown(session_id)
@@ -288,10 +320,11 @@ def _delete(tx: Tx, session_id: str, force: bool, now: float) -> None:
         )
     for row in waiting:
         cancel(tx, row, now, "session deleted")
+    elsewhere: list[str] = []
     for inner in session.inner:
-        if tx.session(inner) is not None:
-            _delete(tx, inner, True, now)
+        elsewhere += [inner] if tx.session(inner) is None else _delete(tx, inner, True, now)
     tx.drop_session(session_id)
+    return elsewhere
 
 
 def _export(tx: Tx, session_id: str) -> Stored | None:

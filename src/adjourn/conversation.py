@@ -60,7 +60,10 @@ class Conversation:
         """Stands where the store says. Raises InvalidRequest for another agent's session, SessionConflict for a running one."""
         session = loaded.session
         if session.agent != agent:
-            raise InvalidRequest(f"session {session.id!r} belongs to agent {session.agent!r}, not to {agent!r}")
+            raise InvalidRequest(
+                f"session {session.id!r} belongs to agent {session.agent!r}, not to {agent!r}; nothing was changed. Open it with "
+                f"that agent (one that was renamed takes its old sessions under its old name)"
+            )
         self.session_id, self.owner, self.queue = session.id, session.owner, list(session.queue)
         if not loaded.chain:
             return

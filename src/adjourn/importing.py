@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from adjourn.errors import InvalidRequest, SessionConflict
 from adjourn.events import Event, Json, Limits, Pause, Restarted, ToolInterrupted
-from adjourn.ledger import INNER
 from adjourn.loading import Loaded, load, stand
 from adjourn.parts import canonical, digest
-from adjourn.records import Batch, Decision, InterruptQuery, InterruptRecord, SessionRecord, Snapshot
+from adjourn.records import INNER, Batch, Decision, InterruptQuery, InterruptRecord, SessionRecord, Snapshot
 from adjourn.settling import opened
 from adjourn.state import Call
 from adjourn.store import Tx

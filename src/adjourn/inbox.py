@@ -16,10 +16,11 @@ from adjourn.events import Decided, Declined, Responded, Restarted
 from adjourn.feed import Feed
 from adjourn.handle import AgentInit, AgentTurn
 from adjourn.lease import transact
-from adjourn.ledger import INNER, decide, decision_of, expire_due, overdue, where_to_go_on
+from adjourn.ledger import decide, decision_of, expire_due, overdue, where_to_go_on
 from adjourn.notices import tell_accepted, tell_expired, tell_refused
 from adjourn.observe import Observer
 from adjourn.parts import new_id, to_json
+from adjourn.records import INNER
 from adjourn.resume import check_fit
 from adjourn.store import (
     Change,
@@ -324,7 +325,7 @@ class Inbox:
             )
             after: tuple[float, str] | None = None
             while True:
-                query = SessionQuery(due=self._office.clock.now(), after=after, limit=200)
+                query = SessionQuery(due=self._office.clock.now(), after=after, limit=200, outer=True)
                 found = await transact(store, _sessions(query), read=True)
                 for session in found:
                     turn = await self.go_on(store, session.id)

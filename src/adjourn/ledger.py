@@ -39,6 +39,7 @@ from adjourn.loading import closed, next_of
 from adjourn.parts import Artifact, canonical, digest, new_id
 from adjourn.promise import brief
 from adjourn.records import (
+    INNER,
     Decision,
     InterruptQuery,
     InterruptRecord,
@@ -50,9 +51,6 @@ from adjourn.records import (
 from adjourn.settling import as_decision, cancel, decided, opened, overdue, settle, settled_before, too_late
 from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Tx
-
-INNER = "inner:"
-"""How the ids of nested agents' sessions begin."""
 
 
 class Leg(msgspec.Struct, frozen=True, gc=False):

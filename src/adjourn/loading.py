@@ -49,7 +49,9 @@ def load(tx: Tx, session_id: str | None, snapshot_id: str | None) -> Loaded | No
     if snapshot_id is not None:
         at = tx.snapshot(snapshot_id)
         if at is None:
-            raise SessionNotFound(f"there is no snapshot {snapshot_id!r}")
+            raise SessionNotFound(
+                f"there is no snapshot {snapshot_id!r}: it was deleted with its session, or its store keeps only the newest one"
+            )
         if session_id is not None and at.session_id != session_id:
             raise InvalidRequest(f"snapshot {snapshot_id!r} does not belong to session {session_id!r}")
         session_id = at.session_id

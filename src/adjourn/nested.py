@@ -18,11 +18,11 @@ from adjourn.errors import AlreadyResolved, LimitReached, SessionConflict, Stale
 from adjourn.events import Decided, Declined, Event, Expired, Forked, Responded, Restarted
 from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn
 from adjourn.lease import transact
-from adjourn.ledger import INNER
 from adjourn.leg import Agentlike
 from adjourn.loading import next_of
 from adjourn.loop import paused_call
 from adjourn.parts import new_id
+from adjourn.records import INNER
 from adjourn.resume import decide
 from adjourn.session import AgentSession
 from adjourn.state import Turn

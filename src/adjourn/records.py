@@ -188,10 +188,15 @@ def unknown_position(position: str | None) -> UnknownPosition:
     )
 
 
+INNER = "inner:"
+"""What the id of a nested agent's session begins with."""
+
+
 class SessionQuery(msgspec.Struct, frozen=True):
     """Which sessions, oldest first. `due` asks for those that wait for a driver at that time. `after` is the last id seen.
 
-    Any of `agents`, any of `owners` (None among them: those that nobody owns). A filter that is None takes every one.
+    Any of `agents`, any of `owners` (None among them: those that nobody owns). A filter that is None takes every one. `outer`
+    leaves out those of nested agents (INNER), which are parts of others.
     """
 
     agent: str | None = None
@@ -202,6 +207,7 @@ class SessionQuery(msgspec.Struct, frozen=True):
     limit: int = 100
     agents: tuple[str, ...] | None = None
     owners: tuple[str | None, ...] | None = None
+    outer: bool = False
 
 
 class InterruptQuery(msgspec.Struct, frozen=True):

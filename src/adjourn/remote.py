@@ -14,12 +14,13 @@ from adjourn.engine import Engine, Line, Work, end_leg, open_in, place_of, resti
 from adjourn.errors import AdjournError, DefinitionError, InvalidRequest, SessionNotFound, StoreUnavailable
 from adjourn.events import Event, Json, TurnEnded
 from adjourn.lease import transact
-from adjourn.ledger import INNER, Leg
+from adjourn.ledger import Leg
 from adjourn.leg import LegJournal
 from adjourn.loading import load, stand
 from adjourn.loop import Driver, paused_call
 from adjourn.notices import Notices
 from adjourn.parts import Chunk, ErrorInfo, encode, new_id, to_json
+from adjourn.records import INNER
 from adjourn.schema import Misfit
 from adjourn.setting import Setting
 from adjourn.state import Finished, Paused, Turn

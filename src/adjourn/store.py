@@ -17,11 +17,13 @@ from typing import Any, Protocol, TypeVar
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from adjourn.errors import SessionConflict
 from adjourn.events import Event, Json
 from adjourn.parts import Artifact, Message
 from adjourn.promise import Pending, Promise
 from adjourn.records import (
     COUNTED,
+    INNER,
     Batch,
     Change,
     Decision,
@@ -229,6 +231,7 @@ class _MemoryTx:
                 _among(s.agent, query.agent, query.agents)
                 and _among(s.owner, query.owner, query.owners)
                 and (query.updated_before is None or s.updated < query.updated_before)
+                and not (query.outer and s.id.startswith(INNER))
                 and (
                     query.due is None
                     or ((s.pending or s.waiting > 0 or len(s.queue) > 0) and s.lease_until <= query.due)
@@ -447,6 +450,13 @@ class MemoryStore:
 
 class _LatestTx(_MemoryTx):
     def put_snapshot(self, snapshot: Snapshot) -> None:
+        rows = self._store.snapshot_rows
+        new = snapshot.id not in rows and not snapshot.folded
+        if new and snapshot.parent_id is not None and snapshot.parent_id not in rows:
+            raise SessionConflict(
+                f"session {snapshot.session_id!r} went on from another branch meanwhile, and its store keeps only the newest "
+                "one: what this would go on from is gone. Nothing was changed; connect again to go on from what is there"
+            )
         before = [s for s in self.chain(snapshot.parent_id or "") if s.id != snapshot.id]
         if snapshot.messages is None or not before or snapshot.status in ("failed", "aborted"):
             super().put_snapshot(snapshot)  # what failed can be retried, so its events stay
@@ -475,6 +485,9 @@ class _LatestTx(_MemoryTx):
 
 
 class InMemoryLatestStateStore(MemoryStore):
-    """A MemoryStore that keeps only the newest state of each session: earlier turns cannot be forked or retried."""
+    """A MemoryStore that keeps only the newest state of each session: earlier turns cannot be forked or retried.
+
+    Of two branches, only the one that went on last is there.
+    """
 
     _tx = _LatestTx

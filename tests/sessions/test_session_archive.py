@@ -10,6 +10,7 @@ from adjourn import (
     AgentInit,
     Interrupt,
     InvalidRequest,
+    MemoryStore,
     SessionConflict,
     SessionNotFound,
     SessionPaused,
@@ -20,9 +21,9 @@ from adjourn import (
 )
 from adjourn.errors import AdjournError, SessionBusy
 from adjourn.lease import transact
-from adjourn.store import Tx
-from adjourn.testing import call
-from sessions.session_kit import Mortal, World, desk, outputs_of, shown
+from adjourn.store import SessionQuery, SessionRecord, Tx
+from adjourn.testing import ScriptedModel, call
+from sessions.session_kit import Mortal, Process, World, desk, outputs_of, shown
 
 TWO = [call("pay", {"amount": 1}), call("pay", {"amount": 2})]
 
@@ -287,6 +288,61 @@ async def test_purge_deletes_a_nested_agents_session_with_its_outer_one(world: W
     world.clock.time += 1000
     await process.ai.sessions.purge(older_than=500)
     assert await process.ai.sessions.list() == []
+
+
+async def test_sessions_of_nested_agents_are_not_listed_and_go_with_the_one_around_them_wherever_they_are_kept(
+    world: World,
+) -> None:
+    process = world.process(call("expert", {"task": "price"}), "Done.")
+    expert = process.ai.define_agent(
+        "expert", model=ScriptedModel(["5"]), tools=[], store=MemoryStore() if world.place.kind == "memory" else None
+    )
+    boss = process.ai.define_agent("boss", tools=[expert.as_tool()], store=process.store, model=process.model)
+    session = boss.connect(AgentInit(owner="ann"))
+    assert (await session.send("go").output).text == "Done."
+    stored = [
+        s
+        for store in process.ai.stores()
+        for s in await transact(store, lambda tx: tx.sessions(SessionQuery()), read=True)
+    ]
+    [inner] = [s.id for s in stored if s.id != session.id]
+    sessions = process.ai.sessions
+    assert [s.id for s in await sessions.list()] == [session.id]
+    assert (await sessions.count(), await sessions.count(owner="ann"), await sessions.count(agent="expert")) == (
+        1,
+        1,
+        0,
+    )
+    with pytest.raises(InvalidRequest, match=r"part of the session around it.*nothing was deleted"):
+        await sessions.delete(inner)
+    assert len(await sessions.timeline(inner)) > 0
+    await sessions.delete(session.id)
+    for store in process.ai.stores():
+        assert await transact(store, lambda tx: tx.sessions(SessionQuery()), read=True) == []
+
+
+async def test_a_nested_agents_session_that_was_left_alone_is_deleted_by_force(world: World) -> None:
+    process = world.process()
+    assert process.store is not None
+    await transact(process.store, lambda tx: tx.put_session(SessionRecord("inner:c_1.expert", "expert", 1.0, 1.0)))
+    await process.ai.sessions.delete("inner:c_1.expert", force=True)
+    assert await process.ai.sessions.count() == 0
+    with pytest.raises(SessionNotFound):
+        await process.ai.sessions.timeline("inner:c_1.expert")
+
+
+async def test_an_export_is_imported_as_it_comes_and_a_path_is_told_to_be_opened(world: World, tmp_path: Path) -> None:
+    process = world.process("Hello.")
+    session = process.connect()
+    await session.send("hi").output
+    store = MemoryStore()
+    elsewhere = Process(store, [], ["Bye."], clock=world.clock)
+    assert await elsewhere.ai.sessions.import_(process.ai.sessions.export(), store) == 1
+    assert [m.text for m in (await elsewhere.connect(session.id).load()).messages] == ["hi", "Hello."]
+    wrong: Any
+    for wrong in (str(tmp_path / "x.jsonl"), b"{}", tmp_path / "x.jsonl", None):
+        with pytest.raises(InvalidRequest, match=r"open file.*nothing was stored"):
+            await elsewhere.ai.sessions.import_(wrong, store)
 
 
 async def test_an_interrupt_payload_that_is_no_json_fails_at_the_raise_and_nothing_is_paused(world: World) -> None:

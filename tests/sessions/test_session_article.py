@@ -11,8 +11,10 @@ from adjourn import (
     Genkit,
     InMemoryLatestStateStore,
     Interrupt,
+    MemoryStore,
     Resume,
     SessionClosed,
+    SessionConflict,
     ToolRequest,
     ToolRequestPart,
     ToolResponse,
@@ -185,6 +187,27 @@ async def test_a_session_goes_on_over_several_turns_and_takes_no_more_after_clos
     await session.close()
     with pytest.raises(SessionClosed):
         session.send("again")
+
+
+async def test_a_handle_whose_branch_the_latest_state_store_dropped_is_refused_and_never_loses_its_past() -> None:
+    store = InMemoryLatestStateStore()
+    world = World(Place("latest", lambda: store))
+    process = world.process("one", "two", "lost", "three")
+    session = process.connect()
+    await session.send("a").output
+    branch = await session.fork()
+    await branch.send("b").output
+    with pytest.raises(SessionConflict, match=r"keeps only the newest.*connect again"):
+        await session.send("c").output
+    again = await process.connect(session.id).load()
+    assert [m.text for m in again.messages] == ["a", "one", "b", "two"]
+    assert (await again.send("d").output).text == "three"
+    assert [m.text for m in (await process.connect(session.id).load()).messages][:4] == ["a", "one", "b", "two"]
+    lines = [line async for line in process.ai.sessions.export()]
+    other = MemoryStore()
+    elsewhere = world.process("four", store=other)
+    await elsewhere.ai.sessions.import_(lines, other)
+    assert len((await elsewhere.connect(session.id).load()).messages) == 6
 
 
 async def test_the_latest_state_store_keeps_only_the_newest_state() -> None:

@@ -21,7 +21,6 @@ from adjourn.cli.typed import lines_of_standard_input
 from adjourn.cli.words import many, short, span
 from adjourn.errors import SessionError, SessionPaused
 from adjourn.lease import transact
-from adjourn.ledger import INNER
 from adjourn.parts import new_id
 from adjourn.records import InterruptQuery, SessionQuery, SessionRecord
 from adjourn.store import Store, Tx
@@ -170,12 +169,10 @@ async def _old(ai: Adjourn, cutoff: float) -> list[SessionRecord]:
     out: list[SessionRecord] = []
 
     def page(after: tuple[float, str] | None) -> Callable[[Tx], list[SessionRecord]]:
-        return lambda tx: tx.sessions(SessionQuery(updated_before=cutoff, after=after, limit=1000))
+        return lambda tx: tx.sessions(SessionQuery(updated_before=cutoff, after=after, limit=1000, outer=True))
 
     for store in ai.stores():
-        rows = [
-            r for r in await every(store, page) if not (r.id.startswith(INNER) or r.pending or r.waiting or r.queue)
-        ]
+        rows = [r for r in await every(store, page) if not (r.pending or r.waiting or r.queue)]
         out += [r for r in rows if not await _waits(store, r.id)]
     return out
 

@@ -19,9 +19,9 @@ from adjourn.cli.words import ago, many, short, span
 from adjourn.errors import AdjournError, ToolChanged, ToolGone
 from adjourn.events import Limits
 from adjourn.lease import transact
-from adjourn.ledger import INNER, overdue
+from adjourn.ledger import overdue
 from adjourn.loading import load, stand
-from adjourn.records import Decision, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord
+from adjourn.records import INNER, Decision, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord
 from adjourn.resume import as_shown, tools_asked
 from adjourn.store import Store, Tx
 

@@ -9,8 +9,7 @@ from adjourn.cli.failures import NOT_FOUND, Misuse
 from adjourn.cli.screen import safe
 from adjourn.errors import SessionNotFound, UnknownInterrupt
 from adjourn.lease import transact
-from adjourn.ledger import INNER
-from adjourn.records import InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, mentions
+from adjourn.records import INNER, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, mentions
 from adjourn.store import Store, Tx
 
 T = TypeVar("T", InterruptRecord, SessionRecord)

@@ -11,7 +11,7 @@ from rich.text import Text
 from adjourn.app import Adjourn
 from adjourn.cli.commands import Group, Shell, misused
 from adjourn.cli.facts import decision_facts, interrupt_facts, session_facts
-from adjourn.cli.finding import find_interrupt, find_session, outer
+from adjourn.cli.finding import find_interrupt, find_session
 from adjourn.cli.live import watch_inbox
 from adjourn.cli.picking import pick_interrupt
 from adjourn.cli.screen import safe
@@ -184,14 +184,7 @@ async def _open_pauses(ai: Adjourn, ids: Sequence[str]) -> list[int]:
 
 async def _page(ai: Adjourn, filters: SessionFilters, after: SessionRecord | None) -> list[SessionRecord]:
     """One more than asked for, where there are as many."""
-    found: list[SessionRecord] = []
-    while len(found) <= filters.limit:
-        rows = await ai.sessions.list(agent=filters.agent, owner=filters.owner, after=after, limit=1000)
-        found += outer(rows)
-        if len(rows) < 1000:
-            break
-        after = rows[-1]
-    return found[: filters.limit + 1]
+    return [*await ai.sessions.list(agent=filters.agent, owner=filters.owner, after=after, limit=filters.limit + 1)]
 
 
 def _list_sessions(shell: Shell, rows: list[tuple[SessionRecord, int]]) -> None:

@@ -5,7 +5,6 @@ import time
 from adjourn.app import Adjourn
 from adjourn.cli.commands import Shell, misused
 from adjourn.cli.failures import NOT_FOUND, Misuse
-from adjourn.cli.finding import outer
 from adjourn.cli.picks import Option, pick
 from adjourn.cli.screen import safe
 from adjourn.cli.words import ago, short
@@ -29,7 +28,7 @@ async def pick_interrupt(shell: Shell, ai: Adjourn, question: str) -> InterruptR
 async def pick_session(shell: Shell, ai: Adjourn, question: str) -> SessionRecord:
     if not shell.screen.interactive:
         raise misused("which session? Give its id (see `adjourn sessions`)")
-    rows = outer(await ai.sessions.list(limit=1000))
+    rows = await ai.sessions.list(limit=1000)
     if not rows:
         raise Misuse("there are no sessions", kind="no_sessions", code=NOT_FOUND)
     now = time.time()

@@ -20,9 +20,9 @@ from adjourn.cli.words import short, took
 from adjourn.display import summary
 from adjourn.errors import TurnError
 from adjourn.handle import AgentInterrupt, AgentOutput, AgentTurn
-from adjourn.ledger import INNER
 from adjourn.observe import Observed
 from adjourn.parts import OURS, Chunk, Message, Metadata, Part, encode
+from adjourn.records import INNER
 from adjourn.stream import StreamChunk
 from adjourn.tool import Interrupt
 

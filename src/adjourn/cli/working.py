@@ -25,7 +25,7 @@ from adjourn.cli.words import clock, many, short, took
 from adjourn.errors import AdjournError, NothingPaused, SessionBusy, SessionConflict, StoreError, StoreUnavailable
 from adjourn.handle import AgentOutput, AgentTurn
 from adjourn.lease import transact
-from adjourn.ledger import INNER, let_go
+from adjourn.ledger import let_go
 from adjourn.records import SessionQuery, SessionRecord
 from adjourn.store import Store, Tx
 
@@ -248,7 +248,7 @@ class Worker:
         agents = tuple(name for name, agent in self.ai.agents.items() if agent.store is store)
         after: tuple[float, str] | None = None
         while agents and len(self.running) < self._concurrency:
-            query = SessionQuery(due=self.ai.clock.now(), after=after, agents=agents, limit=100)
+            query = SessionQuery(due=self.ai.clock.now(), after=after, agents=agents, limit=100, outer=True)
             found = await transact(store, partial(_due, query=query), read=True)
             for row in found:
                 if len(self.running) >= self._concurrency:
@@ -259,7 +259,7 @@ class Worker:
             after = (found[-1].created, found[-1].id)
 
     async def _go_on(self, store: Store, row: SessionRecord) -> None:
-        if row.id in self.running or row.id.startswith(INNER) or self._waits(row.id):
+        if row.id in self.running or self._waits(row.id):
             return
         try:
             turn = await self.ai.inbox.go_on(store, row.id)

@@ -15,7 +15,7 @@ from adjourn.errors import InvalidRequest, ModelError, SessionBusy, SessionConfl
 from adjourn.events import CallRejected, Event, Json, ToolInterrupted, ToolRaised, ToolReturned, ToolStarted, TurnEnded
 from adjourn.handle import AgentInit
 from adjourn.lease import transact
-from adjourn.ledger import INNER, Leg, expire_due, late_result, renew, where_to_go_on
+from adjourn.ledger import Leg, expire_due, late_result, renew, where_to_go_on
 from adjourn.leg import LegJournal, Plan, sending, unknown_outcome
 from adjourn.loop import Driver
 from adjourn.notices import tell_expired
@@ -284,11 +284,11 @@ class Steps:
         after: tuple[float, str] | None = None
         woken = 0
         while True:
-            query = SessionQuery(due=now, after=after, limit=200)
+            query = SessionQuery(due=now, after=after, limit=200, outer=True)
             found = await transact(store, partial(_due, query=query), read=True)
             for session in found:
                 agent = self._crew.agents.get(session.agent)
-                if agent is None or agent.store is not store or session.id.startswith(INNER):
+                if agent is None or agent.store is not store:
                     continue
                 work = await self._waiting(agent, store, engine, session, now)
                 if work is not None:

@@ -14,9 +14,9 @@ from adjourn.errors import InvalidRequest, NothingPaused, SessionConflict, Sessi
 from adjourn.events import Limits
 from adjourn.handle import AgentInit, AgentOutput, AgentTurn, SessionState
 from adjourn.lease import transact
-from adjourn.ledger import INNER
 from adjourn.loading import load
 from adjourn.parts import FinishReason
+from adjourn.records import INNER
 from adjourn.server.principal import Principal
 from adjourn.server.problems import AgentUnknown
 from adjourn.server.untold import is_told, untold, untold_entries, untold_line
@@ -82,20 +82,12 @@ class SessionDesk:
             raise InvalidRequest(f"limit={limit}: give 1 to 1000")
         if principal.interrupts is not None or not all(is_text(f) for f in (agent, owner) if f is not None):
             return Sessions([])
-        found: list[SessionRecord] = []
-        after = _position(cursor)
         agents, owners = names_of(principal.agents), owners_of(principal)
-        while len(found) <= limit:
-            query = SessionQuery(agent=agent, owner=owner, after=after, limit=limit + 1, agents=agents, owners=owners)
-            page: list[SessionRecord] = []
-            for store in self.ai.stores():
-                page += await transact(store, lambda tx, q=query: tx.sessions(q), read=True)
-            page = sorted(page, key=lambda s: (s.created, s.id))[: limit + 1]
-            found += [s for s in page if not s.id.startswith(INNER)]  # those are parts of others
-            if len(page) <= limit:
-                break
-            after = (page[-1].created, page[-1].id)
-        items = found[:limit]
+        query = SessionQuery(agent, owner, None, None, _position(cursor), limit + 1, agents, owners, outer=True)
+        found: list[SessionRecord] = []
+        for store in self.ai.stores():
+            found += await transact(store, lambda tx: tx.sessions(query), read=True)
+        items = sorted(found, key=lambda s: (s.created, s.id))[:limit]
         return Sessions(items, _cursor(items[-1]) if len(found) > limit else None)
 
     async def ends(self, rows: Sequence[SessionRecord]) -> dict[str, FinishReason | None]:

@@ -84,14 +84,14 @@ class SqlTx:
         agents, owners = _either(q.agent, q.agents), _either(q.owner, q.owners)
         if agents == () or owners == ():
             return _Pages("sessions_by_created", [])
-        common = (q.updated_before, self._list(agents), *self._owners(owners))
+        common = (q.updated_before, self._list(agents), *self._owners(owners), q.outer)
         if q.due is not None:
             return _Pages("sessions_due", [(*common, q.due)])
         if _narrows(agents):
-            free = (q.updated_before, None, *self._owners(owners))
+            free = (q.updated_before, None, *self._owners(owners), q.outer)
             return _Pages("sessions_by_agent", [(*free, agent) for agent in agents])
         if _narrows(owners):
-            free = (q.updated_before, self._list(agents), None, False)
+            free = (q.updated_before, self._list(agents), None, False, q.outer)
             return _Pages("sessions_by_owner", [(*free, owner) for owner in owners])
         return _Pages("sessions_by_created", [common])
 

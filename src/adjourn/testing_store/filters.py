@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from adjourn.records import InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, mentions
+from adjourn.records import INNER, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, mentions
 from adjourn.store import Store
 from adjourn.testing_store.expect import do, same
 from adjourn.testing_store.rows import same_pages
@@ -66,11 +66,12 @@ def filters_take_any_of_several(store: Store) -> None:
 def sessions_of_any_of_several(store: Store) -> None:
     rows = [
         session_sample(
-            f"s{i:02}", created=float(i // 3), updated=float(i), agent=f"a{i % 4}", owner=(None, "o1", "o2")[i % 3],
-            pending=i % 5 == 0, waiting=0, queue=(), lease_until=0.0,
+            f"s{i:02}" if i % 7 else f"{INNER}s{i:02}", created=float(i // 3), updated=float(i), agent=f"a{i % 4}",
+            owner=(None, "o1", "o2")[i % 3], pending=i % 5 == 0, waiting=0, queue=(), lease_until=0.0,
         )
         for i in range(40)
     ]  # fmt: skip
+    rows.sort(key=lambda s: (s.created, s.id))
     do(store, lambda tx: [tx.put_session(r) for r in reversed(rows)])
     given: tuple[tuple[SessionQuery, Callable[[SessionRecord], bool]], ...] = (
         (SessionQuery(), lambda s: True),
@@ -81,6 +82,13 @@ def sessions_of_any_of_several(store: Store) -> None:
         (SessionQuery(owners=(None, "o2"), agent="a1"), lambda s: s.owner in (None, "o2") and s.agent == "a1"),
         (SessionQuery(owners=("o1", "o2"), updated_before=20.0), lambda s: s.owner is not None and s.updated < 20),
         (SessionQuery(due=5.0, owners=("o1", None)), lambda s: s.pending and s.owner in (None, "o1")),
+        (SessionQuery(outer=True), lambda s: not s.id.startswith(INNER)),
+        (
+            SessionQuery(outer=True, agents=("a1", "a3")),
+            lambda s: s.agent in ("a1", "a3") and not s.id.startswith(INNER),
+        ),
+        (SessionQuery(outer=True, owner="o1"), lambda s: s.owner == "o1" and not s.id.startswith(INNER)),
+        (SessionQuery(outer=True, due=5.0), lambda s: s.pending and not s.id.startswith(INNER)),
         (SessionQuery(due=5.0, agents=("a1", "a2")), lambda s: s.pending and s.agent in ("a1", "a2")),
     )
     for query, fits in given:
@@ -100,8 +108,21 @@ def _counted(store: Store, query: InterruptQuery | SessionQuery, many: int) -> N
 
 
 def _given(query: InterruptQuery | SessionQuery) -> str:
-    names = ("status", "tool", "agent", "session_id", "owner", "expired_by", "due", "agents", "tools", "owners", "text")
-    given = {name: value for name in names if (value := getattr(query, name, None)) is not None}
+    names = (
+        "status",
+        "tool",
+        "agent",
+        "session_id",
+        "owner",
+        "expired_by",
+        "due",
+        "agents",
+        "tools",
+        "owners",
+        "text",
+        "outer",
+    )
+    given = {name: value for name in names if (value := getattr(query, name, None)) not in (None, False)}
     return str(given)[:120] if given else "all"
 
 

@@ -17,11 +17,12 @@ ON CONFLICT (id) DO UPDATE SET agent = $2, owner = $3, created = $4, updated = $
 INSERT INTO $schema.sessions (id, agent, owner, created, updated, lease_until, body, active)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
--- What a page of sessions is filtered by: $4 to $7.
+-- What a page of sessions is filtered by: $4 to $8.
 
 -- part: session_filters
 ($4::float8 IS NULL OR updated < $4::float8) AND ($5::text[] IS NULL OR agent = ANY($5::text[]))
-  AND ($6::text[] IS NULL OR owner = ANY($6::text[]) OR ($7::boolean AND owner IS NULL));
+  AND ($6::text[] IS NULL OR owner = ANY($6::text[]) OR ($7::boolean AND owner IS NULL))
+  AND (NOT $8::boolean OR id NOT LIKE 'inner:%');
 
 -- part: by_created
 $schema.sessions WHERE (created, id) > ($1, $2) AND {session_filters};
@@ -34,7 +35,7 @@ ORDER BY created, id LIMIT $3;
 SELECT count(*) FROM (SELECT 1 FROM {by_created} LIMIT $3) AS found;
 
 -- part: by_agent
-$schema.sessions WHERE agent = $8 AND (created, id) > ($1, $2) AND {session_filters};
+$schema.sessions WHERE agent = $9 AND (created, id) > ($1, $2) AND {session_filters};
 
 -- name: sessions_by_agent
 SELECT id, agent, owner, created, updated, lease_until, body FROM {by_agent}
@@ -44,7 +45,7 @@ ORDER BY created, id LIMIT $3;
 SELECT count(*) FROM (SELECT 1 FROM {by_agent} LIMIT $3) AS found;
 
 -- part: by_owner
-$schema.sessions WHERE owner = $8 AND (created, id) > ($1, $2) AND {session_filters};
+$schema.sessions WHERE owner = $9 AND (created, id) > ($1, $2) AND {session_filters};
 
 -- name: sessions_by_owner
 SELECT id, agent, owner, created, updated, lease_until, body FROM {by_owner}
@@ -54,7 +55,7 @@ ORDER BY created, id LIMIT $3;
 SELECT count(*) FROM (SELECT 1 FROM {by_owner} LIMIT $3) AS found;
 
 -- part: due
-$schema.sessions WHERE active AND lease_until <= $8 AND (created, id) > ($1, $2) AND {session_filters};
+$schema.sessions WHERE active AND lease_until <= $9 AND (created, id) > ($1, $2) AND {session_filters};
 
 -- name: sessions_due
 SELECT id, agent, owner, created, updated, lease_until, body FROM {due}

@@ -16,11 +16,12 @@ INSERT INTO sessions (id, agent, owner, created, updated, lease_until, body, act
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 ON CONFLICT (id) DO UPDATE SET agent = ?2, owner = ?3, created = ?4, updated = ?5, lease_until = ?6, body = ?7, active = ?8;
 
--- What a page of sessions is filtered by: ?4 to ?7.
+-- What a page of sessions is filtered by: ?4 to ?8.
 
 -- part: session_filters
 (?4 IS NULL OR updated < ?4) AND (?5 IS NULL OR agent IN (SELECT value FROM json_each(?5)))
-  AND (?6 IS NULL OR owner IN (SELECT value FROM json_each(?6)) OR (?7 AND owner IS NULL));
+  AND (?6 IS NULL OR owner IN (SELECT value FROM json_each(?6)) OR (?7 AND owner IS NULL))
+  AND (NOT ?8 OR id NOT GLOB 'inner:*');
 
 -- part: by_created
 sessions WHERE (created, id) > (?1, ?2) AND {session_filters};
@@ -33,7 +34,7 @@ ORDER BY created, id LIMIT ?3;
 SELECT count(*) FROM (SELECT 1 FROM {by_created} LIMIT ?3);
 
 -- part: by_agent
-sessions WHERE agent = ?8 AND (created, id) > (?1, ?2) AND {session_filters};
+sessions WHERE agent = ?9 AND (created, id) > (?1, ?2) AND {session_filters};
 
 -- name: sessions_by_agent
 SELECT id, agent, owner, created, updated, lease_until, body FROM {by_agent}
@@ -43,7 +44,7 @@ ORDER BY created, id LIMIT ?3;
 SELECT count(*) FROM (SELECT 1 FROM {by_agent} LIMIT ?3);
 
 -- part: by_owner
-sessions WHERE owner = ?8 AND (created, id) > (?1, ?2) AND {session_filters};
+sessions WHERE owner = ?9 AND (created, id) > (?1, ?2) AND {session_filters};
 
 -- name: sessions_by_owner
 SELECT id, agent, owner, created, updated, lease_until, body FROM {by_owner}
@@ -53,7 +54,7 @@ ORDER BY created, id LIMIT ?3;
 SELECT count(*) FROM (SELECT 1 FROM {by_owner} LIMIT ?3);
 
 -- part: due
-sessions WHERE active = 1 AND lease_until <= ?8 AND (created, id) > (?1, ?2) AND {session_filters};
+sessions WHERE active = 1 AND lease_until <= ?9 AND (created, id) > (?1, ?2) AND {session_filters};
 
 -- name: sessions_due
 SELECT id, agent, owner, created, updated, lease_until, body FROM {due}
