@@ -107,12 +107,17 @@ class CallRejected(_Event, frozen=True, tag="callRejected"):
 
 
 class ToolRaised(_Event, frozen=True, tag="toolRaised"):
-    """`to` says who is told: the model (a correction) or the caller (the turn fails)."""
+    """`to` says who is told: the model (a correction) or the caller (the turn fails).
+
+    A call that was restarted waits once more; but not where it was `answered`: a nested agent took in what was decided, and
+    failed after that.
+    """
 
     call: str
     error: ErrorInfo
     to: Literal["model", "caller"] = "caller"
     took: float = 0.0
+    answered: bool = False
 
 
 class ToolInterrupted(_Event, frozen=True, tag="toolInterrupted"):
@@ -170,9 +175,10 @@ class TurnEnded(_Event, frozen=True, tag="turnEnded"):
 
 
 class Retried(_Event, frozen=True, tag="retried"):
-    """Go on after a failure. New `limits` start all counts afresh."""
+    """Go on after a failure. New `limits` start all counts afresh. `by` is set where a session around said so."""
 
     limits: Limits | None = None
+    by: str | None = None
 
 
 Event: TypeAlias = (

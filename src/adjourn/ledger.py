@@ -258,7 +258,7 @@ def _open_interrupts(tx: Tx, write: Write, leg: Leg) -> None:
             # A microsecond apart, so that the inbox lists the calls of one message in their order.
             opened(tx, _interrupt(leg, call, write.now + place * 1e-6), write.now)
         elif row.status != "open":  # it was sent round again and failed: it waits once more, with what would run now
-            again = replace(row, status="open", snapshot_id=leg.snapshot_id, reopened=row.reopened + 1)
+            again = replace(row, status="open", snapshot_id=leg.snapshot_id, reopened=row.reopened + 1, expires_at=None)
             shown = digest(call.request.name, call.input, pause.version)
             tx.put_interrupt(replace(again, input=call.input, input_digest=shown))
             why = call.error.message if call.error is not None else ""

@@ -6,7 +6,7 @@ off there as well: each branch has an inner one of its own, and what the other d
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -15,7 +15,8 @@ from msgspec import UNSET, Struct
 
 from adjourn.answer import Answer
 from adjourn.errors import AlreadyResolved, LimitReached, SessionConflict, StaleInterrupt, TurnError
-from adjourn.events import Decided, Declined, Event, Expired, Forked, Responded, Restarted
+from adjourn.events import Decided, Declined, Event, Expired, Forked, Responded, Restarted, Retried
+from adjourn.generation import failure
 from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn
 from adjourn.lease import transact
 from adjourn.leg import Agentlike
@@ -39,12 +40,15 @@ _depth: ContextVar[int] = ContextVar("adjourn_agent_depth", default=0)
 class Place(Struct, frozen=True):
     """Where the session of a nested agent stands for one call: a snapshot, or its own end.
 
-    `taken`: this very decision was taken there already, by a run of the call that was cut off afterwards. `branches`: the
-    session went on from there for another branch of the conversation around, so this one goes on in a branch of its own.
+    `interrupt` is what the decision is about, by its id there. `taken`: this very decision was taken there already, by a run
+    of the call that was cut off afterwards; `retried`: and so was this very retry. `branches`: the session went on from there
+    for another branch of the conversation around, so this one goes on in a branch of its own.
     """
 
     snapshot_id: str | None = None
+    interrupt: str | None = None
     taken: bool = False
+    retried: bool = False
     branches: bool = False
 
 
@@ -53,10 +57,12 @@ async def delegate(agent: Agentlike, task: str, ctx: ToolRunContext, *, forget: 
 
     `forget` drops its session at the end, where only this process could know it.
     """
-    session_id, decision = f"{INNER}{ctx.call_id}.{agent.name}", _decision(ctx)
+    session_id = f"{INNER}{ctx.call_id}.{agent.name}"
     assert agent.store is not None
-    place = await transact(agent.store, partial(_find, session_id=session_id, decision=decision), read=True)
-    session = AgentSession(agent, AgentInit(session_id=session_id, snapshot_id=place.snapshot_id))
+    find = partial(_find, session_id=session_id, decision=_decision(ctx), retry=_retry(ctx))
+    place = await transact(agent.store, find, read=True)
+    owner = ctx.session.owner if ctx.session is not None else None
+    session = AgentSession(agent, AgentInit(session_id=session_id, snapshot_id=place.snapshot_id, owner=owner))
     if ctx.session is not None:
         ctx.session.began_inner(session.id)
     depth = _depth.get() + 1
@@ -71,26 +77,40 @@ async def delegate(agent: Agentlike, task: str, ctx: ToolRunContext, *, forget: 
         _depth.set(depth - 1)
 
 
-def _find(tx: Tx, session_id: str, decision: Mapping[str, Any]) -> Place:
+def _find(tx: Tx, session_id: str, decision: Mapping[str, Any], retry: str) -> Place:
     """Where the call goes on. A decision says at which snapshot it was asked for; two branches were asked at the same."""
-    if not decision:
-        return Place()
-    snapshots = tx.snapshots(session_id)
+    snapshots, interrupt, by = tx.snapshots(session_id), decision.get("interrupt"), _by_outer(decision)
     asked_at = decision.get("snapshot")
-    if not any(s.id == asked_at for s in snapshots):  # of an older version, or the store keeps the newest only
-        return Place(taken=any(_takes(tx, s.id, decision) for s in snapshots))
-    after = [s for s in snapshots if s.parent_id == asked_at]
-    at = next((s.id for s in after if _takes(tx, s.id, decision)), None)
+    if not decision or not any(s.id == asked_at for s in snapshots):
+        # It goes on at its end: nothing was asked, or by an older version, or the store keeps the newest only.
+        events = [e for s in snapshots for e in tx.events([s.id])]
+        return Place(None, interrupt, _takes(events, by), _retries(events, retry))
+    after = [s.id for s in snapshots if s.parent_id == asked_at]
+    at = next((i for i in after if _answers(tx.events([i]), by)), None)
     if at is None:
-        return Place(asked_at, branches=bool(after))
+        return Place(asked_at, interrupt, branches=bool(after))
+    events = tx.events([at])
+    branched: Mapping[str, str] = next((e.ids for e in events if isinstance(e, Forked)), dict[str, str]())
     while (following := next_of(tx, session_id, at)) is not None:
         at = following
-    return Place(at, taken=True)
+        events += tx.events([at])
+    return Place(at, branched.get(str(interrupt), interrupt), _takes(events, by), _retries(events, retry))
 
 
-def _takes(tx: Tx, snapshot_id: str, decision: Mapping[str, Any]) -> bool:
-    by = _by_outer(decision)
-    return any(isinstance(e, Decided) and e.by == by for e in tx.events([snapshot_id]))
+def _takes(events: Sequence[Event], by: str) -> bool:
+    return any(isinstance(e, Decided) and e.by == by for e in events)
+
+
+def _answers(events: Sequence[Event], by: str) -> bool:
+    """Whether a decision on the same pause outside was taken there; that pause may have been open again since."""
+    pause = by.rpartition(".")[0] or by
+    return any(
+        isinstance(e, Decided) and e.by is not None and (e.by.rpartition(".")[0] or e.by) == pause for e in events
+    )
+
+
+def _retries(events: Sequence[Event], retry: str) -> bool:
+    return any(isinstance(e, Retried) and e.by == retry for e in events)
 
 
 async def _inside(session: AgentSession, place: Place, task: str, ctx: ToolRunContext, forget: bool) -> Any:
@@ -98,19 +118,25 @@ async def _inside(session: AgentSession, place: Place, task: str, ctx: ToolRunCo
     closed = _closed(session, place, _decision(ctx))
     if closed is not None:
         return closed
-    turn = _next_turn(session, place, task, ctx)
-    if turn is not None:
-        output = await _with(turn, ctx.abort_signal)
-        if output.finish_reason == "aborted":
-            raise TurnError(f"the turn of agent {session.agent.name!r} was aborted")
-        if output.finish_reason != "interrupted":
-            store = session.agent.store
-            if forget and store is not None:
-                await transact(store, lambda tx: tx.drop_session(session.id))
-            return output.text if output.value is None else output.value
+    asked = place.interrupt
+    try:
+        turn, asked = _next_turn(session, place, task, ctx)
+        if turn is not None:
+            output = await _with(turn, ctx.abort_signal)
+            if output.finish_reason == "aborted":
+                raise TurnError(f"the turn of agent {session.agent.name!r} was aborted")
+            if output.finish_reason != "interrupted":
+                store = session.agent.store
+                if forget and store is not None:
+                    await transact(store, lambda tx: tx.drop_session(session.id))
+                return output.text if output.value is None else output.value
+    except TurnError:
+        ctx.answered = asked is not None and _open(session, asked) is None
+        raise
     if session.interrupts:
         raise _surfaced(session.agent.name, session)
-    return session.last_text
+    shape = session.agent.setting(session, ctx.context).output
+    return session.last_text if shape is None else shape.parse(session.last_text)
 
 
 async def _opened(session: AgentSession, ctx: ToolRunContext) -> None:
@@ -132,27 +158,41 @@ async def _opened(session: AgentSession, ctx: ToolRunContext) -> None:
             await clock.sleep(_LOOK_SECONDS)
 
 
-def _next_turn(session: AgentSession, place: Place, task: str, ctx: ToolRunContext) -> AgentTurn | None:
+def _next_turn(
+    session: AgentSession, place: Place, task: str, ctx: ToolRunContext
+) -> tuple[AgentTurn | None, str | None]:
+    """The turn that goes on inside, and the id there of the interrupt that was decided on."""
     if session.snapshot_id is None:
         if ctx.is_resumed():
             raise StaleInterrupt(
-                f"the session of agent {session.agent.name!r} that this answer is for is gone (another process kept it in "
-                "memory, or it was deleted). What it did so far may have taken effect; it was not done again"
+                f"the session of agent {session.agent.name!r} that this answer is for is gone: another process kept it in its "
+                "memory, or it was deleted. What it did so far may have taken effect; it was not done again. Where answers come "
+                "in other processes, give that agent (or the one around it) a store"
             )
-        return session.send(task, context=ctx.context)
-    decision = _decision(ctx)
+        return session.send(task, context=ctx.context), None
+    decision, asked = _decision(ctx), place.interrupt
     if decision and not place.taken:
-        if _asked(session, decision) is None:
+        if _open(session, asked) is None:
             raise AlreadyResolved(
-                f"interrupt {decision.get('interrupt')} inside agent {session.agent.name!r} was answered in another branch of "
-                "this conversation; this answer was not taken, and nothing was run"
+                f"interrupt {asked} inside agent {session.agent.name!r} was answered in another branch of this conversation; "
+                "this answer was not taken, and nothing was run"
             )
-        return session.settle(partial(_settled, session.agent, place, decision), ctx.context)
-    if session.turn_failed:
-        # A bound that was hit inside holds no more: whoever retries outside allows more.
-        stopped = session.last_end is not None and session.last_end.limit is not None
-        return session.retry(session.agent.limits if stopped else None, context=ctx.context)
-    return None
+        ids = {i.id: new_id("i_") for i in session.interrupts} if place.branches else {}
+        settled = partial(_settled, session.agent, ids, {**decision, "interrupt": asked})
+        return session.settle(settled, ctx.context), ids.get(str(asked), asked)
+    if session.last_end is None:
+        return None, asked
+    if session.last_end.reason == "aborted" or (ctx.retried and not place.retried):
+        # What was aborted is closed, so that going on repeats nothing. A bound that was hit inside holds no more: whoever
+        # retries outside allows more.
+        limits = session.agent.limits if session.last_end.limit is not None else None
+        return session.settle(partial(_again, Retried(limits, _retry(ctx))), ctx.context), asked
+    # This call was cut off before it could say so. Only a retry of the turn around runs anything again.
+    raise failure(session.last_end, None, None) or TurnError(f"the turn of agent {session.agent.name!r} failed")
+
+
+def _again(event: Retried, turn: Turn) -> tuple[Turn, list[Event]]:
+    return record(turn, event), [event]
 
 
 def _decision(ctx: ToolRunContext) -> Mapping[str, Any]:
@@ -160,9 +200,13 @@ def _decision(ctx: ToolRunContext) -> Mapping[str, Any]:
     return given.get("inner") or {}
 
 
-def _asked(session: AgentSession, decision: Mapping[str, Any]) -> AgentInterrupt | None:
-    """The open interrupt that the decision is about."""
-    return next((i for i in session.interrupts if i.id == decision.get("interrupt")), None)
+def _retry(ctx: ToolRunContext) -> str:
+    return f"outer:{ctx.call_id}:{ctx.retried}"
+
+
+def _open(session: AgentSession, interrupt: str | None) -> AgentInterrupt | None:
+    """The open interrupt of this id."""
+    return next((i for i in session.interrupts if i.id == interrupt), None)
 
 
 def _closed(session: AgentSession, place: Place, decision: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -170,7 +214,7 @@ def _closed(session: AgentSession, place: Place, decision: Mapping[str, Any]) ->
     verb = decision.get("verb")
     if verb not in ("decline", "expire"):
         return None
-    if session.snapshot_id is not None and (place.taken or _asked(session, decision) is not None):
+    if session.snapshot_id is not None and (place.taken or _open(session, place.interrupt) is not None):
         return None
     note = f"What agent {session.agent.name!r} did before may have taken effect."
     if verb == "expire":
@@ -211,12 +255,13 @@ def _surfaced(name: str, session: AgentSession) -> Interrupt:
     return interrupt
 
 
-def _settled(agent: Agentlike, place: Place, decision: Mapping[str, Any], turn: Turn) -> tuple[Turn, list[Event]]:
-    """The inner turn with the decision in it. In a branch its pauses get ids of their own first, in the same commit."""
+def _settled(
+    agent: Agentlike, ids: Mapping[str, str], decision: Mapping[str, Any], turn: Turn
+) -> tuple[Turn, list[Event]]:
+    """The inner turn with the decision in it. In a branch its pauses get `ids` of their own first, in the same commit."""
     events: list[Event] = []
     interrupt = str(decision.get("interrupt"))
-    if place.branches:
-        ids = {c.pause.id: new_id("i_") for c in turn.paused if c.pause is not None}
+    if ids:
         events.append(Forked(ids))
         turn, interrupt = record(turn, events[-1]), ids[interrupt]
     call = next(c for c in turn.paused if c.pause is not None and c.pause.id == interrupt)

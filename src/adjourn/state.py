@@ -13,7 +13,8 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr
     """One tool request of the open round. `input` is what runs; the model's own stays in `request`.
 
     `restarts` are the metadata of its restarts, `pauses` fingerprints of its pauses, `asked` the ids of earlier ones.
-    `branch` is set where a branch of the session asks anew for what was not approved before it.
+    `branch` is set where a branch of the session asks anew for what was not approved before it. `retried` counts how often
+    it was run again because the turn was.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr
     due: float | None = None
     asked: tuple[str, ...] = ()
     branch: str = ""
+    retried: int = 0
 
     @property
     def request(self) -> ToolRequest:

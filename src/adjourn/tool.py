@@ -144,6 +144,10 @@ class ToolRunContext:
     session: Any = None
     abort_signal: AbortSignal = field(default_factory=AbortSignal)
     _progress: Callable[[float | None, str], None] | None = None
+    retried: int = 0
+    """How often the turn was retried because this call, or what came of it, had failed."""
+    answered: bool = False
+    """Set by a nested agent: what was decided on its pause is dealt with, so a failure from now on does not ask for it again."""
 
     @property
     def idempotency_key(self) -> str:

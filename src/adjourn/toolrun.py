@@ -49,6 +49,7 @@ class Run:
             partial(
                 _report, setting, call
             ),  # not a method: a run and its context that hold each other outlive the turn
+            call.retried,
         )
 
     @property
@@ -193,7 +194,7 @@ class Run:
         if tool.options.on_error == "model":
             return Outcome(ToolRaised(self.call.id, info, "model", took))
         info = ErrorInfo("INTERNAL", f"tool {tool.name!r} failed: {text}", "ToolFailed", {"tool": tool.name})
-        return Outcome(ToolRaised(self.call.id, info, "caller", took), error)
+        return Outcome(ToolRaised(self.call.id, info, "caller", took, self.context.answered), error)
 
 
 def _report(setting: Setting, call: Call, fraction: float | None, text: str) -> None:

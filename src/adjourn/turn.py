@@ -229,11 +229,14 @@ def _tool_raised(turn: Turn, event: ToolRaised) -> Turn:
             counts = replace(counts, tool_errors=_one_more(counts.tool_errors, call.request.name))
         content, metadata = _ran_with(call, None, _note("tool"))
         return _put(turn, position, _answer(call, {"error": event.error.message}, content, metadata), counts)
-    if call.pause is None:
-        return _put(turn, position, replace(call, state="failed", error=event.error))
-    # Somebody decided to restart it: the pause is open again for another decision, and the turn fails all the same.
+    if call.pause is None or event.answered:
+        asked = call.asked if call.pause is None else (*call.asked, call.pause.id)
+        return _put(turn, position, replace(call, state="failed", error=event.error, pause=None, asked=asked))
+    # Somebody decided to restart it: the pause is open again for another decision, and the turn fails all the same. That
+    # decision came in time, so nobody can be too late any more.
     turn = replace(turn, fatal=turn.fatal or event.error)
-    return _put(turn, position, replace(call, state="paused", error=event.error))
+    pause = replace(call.pause, expires_at=None)
+    return _put(turn, position, replace(call, state="paused", error=event.error, pause=pause))
 
 
 def _tool_interrupted(turn: Turn, event: ToolInterrupted) -> Turn:
@@ -299,7 +302,9 @@ def _inward(turn: Turn, position: int, call: Call, decision: Metadata) -> Turn:
     payload: Json = call.pause.payload if call.pause is not None else None
     shown = cast(Metadata, payload if isinstance(payload, Mapping) else {})
     where: Metadata = {k: shown.get(k) for k in ("interrupt", "snapshot")}
-    inner = {**decision, **where, "outer": call.pause.id if call.pause is not None else None}
+    # The same pause may be open again, and be decided once more: that is another decision to whoever takes it in there.
+    outer = f"{call.pause.id}.{len(call.restarts)}" if call.pause is not None else None
+    inner = {**decision, **where, "outer": outer}
     return _put(turn, position, replace(call, state="ready", restarts=(*call.restarts, {"inner": inner}), error=None))
 
 
@@ -461,7 +466,12 @@ def _retried(turn: Turn, event: Retried) -> Turn:
             f"the turn was stopped by its limit {turn.ended.limit!r}; to go on, give a new allowance: retry(limits=Limits(...))"
         )
     again = [c.error is not None and c.state in ("failed", "paused") for c in turn.calls]
-    calls = tuple([replace(c, state="ready", error=None) if a else c for c, a in zip(turn.calls, again, strict=True)])
+    calls = tuple(
+        [
+            replace(c, state="ready", error=None, retried=c.retried + 1) if a else c
+            for c, a in zip(turn.calls, again, strict=True)
+        ]
+    )
     if event.limits is not None:
         turn = replace(turn, limits=event.limits, counts=Counts())
     return replace(turn, ended=None, fatal=None, calls=calls)

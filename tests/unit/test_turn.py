@@ -236,7 +236,7 @@ def test_a_decision_on_the_pause_of_a_nested_agent_is_carried_into_it_by_another
     step = next_step(turn)
     assert isinstance(step, RunTools)
     (call,) = step.calls
-    assert call.restarts == ({"inner": {**inner, "interrupt": "x0", "snapshot": None, "outer": "i1"}},)
+    assert call.restarts == ({"inner": {**inner, "interrupt": "x0", "snapshot": None, "outer": "i1.0"}},)
     assert (call.input, call.replaced) == ({"task": 1}, False)
     with pytest.raises(AlreadyResolved):
         record(turn, decision)
