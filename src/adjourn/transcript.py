@@ -60,6 +60,7 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     due: float | None = None
     error: ErrorInfo | None = None
     response: Metadata | None = None
+    retried: int = 0
 
 
 def written(part: Part, call: Call) -> Part:
@@ -81,7 +82,8 @@ def written(part: Part, call: Call) -> Part:
     changed = call.input if call.replaced else UNSET
     # That it failed, and not what its exception said: a transcript goes to clients and models.
     error = replace(call.error, message="") if call.error is not None else None
-    note = _Note(call.id, call.state, pause, call.restarts, call.pauses, call.asked, changed, call.due, error, kept)
+    again = call.retried
+    note = _Note(call.id, call.state, pause, call.restarts, call.pauses, call.asked, changed, call.due, error, kept, again)
     metadata[OURS] = wire(note)
     return replace(part, metadata=metadata)
 
@@ -145,6 +147,7 @@ def read_call(part: Part, position: int = 0, length: int = 0) -> Call:
         replaced=note.input is not UNSET,
         due=note.due,
         asked=note.asked,
+        retried=note.retried,
     )
     if "pendingOutput" in metadata:
         content = metadata.get("pendingContent")

@@ -149,7 +149,7 @@ async def test_a_pause_that_fails_its_turn_by_expiring_inside_does_so_once(world
     [asked] = session.interrupts
     world.clock.time += 61
     for _ in range(3):
-        await ai.inbox.expire_due()
+        await ai.inbox.expire_due(run=False)
         for turn in await ai.recover():
             await turn.settled()
     history = await ai.inbox.history(asked.id)
