@@ -39,6 +39,11 @@ class Conversation:
         self.trace: str | None = None
 
     @property
+    def stored(self) -> bool:
+        """Whether it rests at a snapshot that others may go on from. A branch that has not begun yet is nobody else's."""
+        return self.snapshot_id is not None and not self.branch
+
+    @property
     def paused(self) -> bool:
         return self.turn is not None and bool(self.turn.paused)
 

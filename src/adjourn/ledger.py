@@ -35,7 +35,7 @@ from adjourn.events import (
     ToolRaised,
     TurnEnded,
 )
-from adjourn.loading import closed, next_of
+from adjourn.loading import closed, left_behind, next_of
 from adjourn.parts import Artifact, canonical, digest, new_id
 from adjourn.promise import brief
 from adjourn.records import (
@@ -210,10 +210,7 @@ def _claimed(tx: Tx, leg: Leg, now: float) -> SessionRecord:
             f"a turn of session {leg.session_id!r} was left unfinished; open the session again to go on with it"
         )
     if session.head != leg.parent_id and not leg.branch and not _is_leaf(tx, leg):
-        raise SessionConflict(
-            f"session {leg.session_id!r} has gone on from snapshot {leg.parent_id} since this handle was opened; nothing was "
-            "run. Open the session again to see where it is, or fork() that snapshot"
-        )
+        raise left_behind(leg.session_id, leg.parent_id)
     return replace(session, epoch=session.epoch + 1)
 
 

@@ -102,6 +102,15 @@ class Drove(Protocol):
     value: Any
 
 
+@dataclass(slots=True)
+class Aborted:
+    """A turn that was ended by somebody else."""
+
+    turn: Turn
+    value: Any = None
+    cause: BaseException | None = None
+
+
 class Resting(Protocol):
     """The session, as far as its output shows it."""
 
@@ -129,7 +138,9 @@ class Resting(Protocol):
 
 @dataclass(slots=True)
 class Plan:
-    """How one leg starts, and what it runs with. `settled`: it was decided outside, so no expiry comes before it."""
+    """How one leg starts, and what it runs with. `settled`: it was decided outside, so no expiry comes before it. `asks`: it may
+    ask the model before it commits anything.
+    """
 
     start: Start
     context: Any = None
@@ -139,6 +150,7 @@ class Plan:
     before: AgentTurn | None = None
     address: str | None = None
     settled: bool = False
+    asks: bool = False
 
 
 def sending(say: Callable[[Message], tuple[Turn, list[Event]]], queue: Sequence[Queued]) -> Plan:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from adjourn.errors import InvalidRequest, SessionNotFound
+from adjourn.errors import InvalidRequest, SessionConflict, SessionNotFound
 from adjourn.events import Event, Json, Limits
 from adjourn.parts import Artifact, Message, new_id
+from adjourn.promise import brief
 from adjourn.state import Turn
 from adjourn.store import Decision, SessionRecord, Snapshot, Tx
 from adjourn.turn import begin, close_open_calls, record
@@ -67,6 +68,35 @@ def load(tx: Tx, session_id: str | None, snapshot_id: str | None) -> Loaded | No
     leaf = at_id == session.head or at_id is None or next_of(tx, session_id, at_id) is None
     waiting = tx.decisions(session_id=session_id, unapplied=True) if session.waiting else ()
     return Loaded(session, chain, events, waiting, leaf)
+
+
+def load_on(tx: Tx, session_id: str, snapshot_id: str | None) -> Loaded | None:
+    """The session seen from where the branch that this snapshot is in has come to by now."""
+    at = tx.snapshot(snapshot_id) if snapshot_id is not None else None
+    if at is None or at.session_id != session_id:
+        return load(tx, session_id, None)
+    leaf = at.id
+    while (following := next_of(tx, session_id, leaf)) is not None:
+        leaf = following
+    session = tx.session(session_id)
+    return load(tx, session_id, None if session is None or session.head == leaf else leaf)
+
+
+def left_behind(session_id: str, snapshot_id: str | None) -> SessionConflict:
+    """What to tell whoever would go on from a snapshot that somebody else went on from."""
+    return SessionConflict(
+        f"session {session_id!r} has gone on from snapshot {snapshot_id} since this handle stood there; nothing was run. It "
+        "stands where the session is now: look at that and say it again, or fork() that snapshot"
+    )
+
+
+@brief
+def gone_on(tx: Tx, session_id: str, snapshot_id: str | None) -> bool:
+    """Whether somebody went on from this snapshot, or the session is no more."""
+    if snapshot_id is None:
+        return False
+    session = tx.session(session_id)
+    return session is None or (session.head != snapshot_id and next_of(tx, session_id, snapshot_id) is not None)
 
 
 def stand(loaded: Loaded, limits: Limits) -> Standing:

@@ -14,6 +14,7 @@ from adjourn.errors import (
     NothingPaused,
     SessionBusy,
     SessionClosed,
+    SessionConflict,
     SessionError,
     SessionNotFound,
     StoreError,
@@ -24,6 +25,7 @@ from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Re
 from adjourn.lease import transact
 from adjourn.ledger import enqueue
 from adjourn.leg import (
+    Aborted,
     Agentlike,
     LegJournal,
     Plan,
@@ -39,7 +41,7 @@ from adjourn.leg import (
     sending,
     stop_leg,
 )
-from adjourn.loading import Loaded, load
+from adjourn.loading import Loaded, gone_on, left_behind, load, load_on
 from adjourn.loop import Driver, paused_call
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, convert, new_id, to_json, wire
 from adjourn.patch import difference
@@ -62,7 +64,8 @@ class AgentSession:
 
     def __init__(self, agent: Agentlike, init: AgentInit) -> None:
         self.agent = agent
-        self._init = init
+        self._reader: Callable[[Any], Loaded | None]
+        self._reader = partial(load, session_id=init.session_id, snapshot_id=init.snapshot_id)
         self._store = agent.store
         state = checked(agent, init)
         self.id: str = init.session_id or (state.session_id if state else None) or new_id("s_")
@@ -181,7 +184,12 @@ class AgentSession:
     # -- loading -----------------------------------------------------------------------------------------------------
 
     async def load(self) -> "AgentSession":
-        """Reads the session from its store, and goes on with what a dead process left unfinished."""
+        """Reads the session from its store, and goes on with what a dead process left unfinished.
+
+        A handle that has read it before is brought up to date: it stands where its branch has come to.
+        """
+        if self._loaded and not self._busy and self._at.stored:
+            self._read_again(self._at.snapshot_id)
         await self._load()
         if self._at.unfinished is not None or self._at.waiting:
             turn = self._begin(Plan(self._recovery))
@@ -194,16 +202,13 @@ class AgentSession:
 
     def _here(self) -> Conversation:
         if not self._loaded and self._store is not None:
-            self._adopt(self._store.submit(self._read(), read=True).result())
+            self._adopt(self._store.submit(self._reader, read=True).result())
         return self._at
 
     async def _load(self) -> Conversation:
         if not self._loaded and self._store is not None:
-            self._adopt(await transact(self._store, self._read(), read=True, observers=self.agent.observers))
+            self._adopt(await transact(self._store, self._reader, read=True, observers=self.agent.observers))
         return self._at
-
-    def _read(self) -> Callable[[Any], Loaded | None]:
-        return partial(load, session_id=self._init.session_id, snapshot_id=self._init.snapshot_id)
 
     def _adopt(self, loaded: Loaded | None) -> None:
         if self._loaded:
@@ -213,6 +218,9 @@ class AgentSession:
             running, now = agent.running.__contains__, agent.clock.now()
             self._at.adopt(loaded, agent.name, agent.limits, agent.holder, running, now)
             self.id = self._at.session_id
+        if self._unsaved_state is not UNSET:  # set since, for the next turn
+            self._at.state = self._unsaved_state
+        self._at.artifacts |= self._unsaved_artifacts
         self._loaded = True
 
     # -- going on ----------------------------------------------------------------------------------------------------
@@ -233,13 +241,15 @@ class AgentSession:
         said = sendable(message)
         if detach and self._store is None:
             raise SessionError("a background turn needs a store: give the agent store=")
-        plan = Plan(partial(self._message, said), context, True, detach)
+        plan = Plan(partial(self._message, said), context, True, detach, asks=True)
         if self.agent.on_message_while_paused == "queue" and (self._busy or self._here().paused or self._at.queue):
             return self._enqueue(said, plan)
         if self._busy:
             raise SessionBusy("a turn of this session is running; await its output, or abort it")
         turn, now = self._at.turn, self.agent.clock.now()  # what is overdue is settled before the message
         if self.agent.on_message_while_paused == "refuse" and turn and not all(overdue(c, now) for c in turn.paused):
+            if self._store is not None and self._at.stored and self._store.submit(self._gone_on(), read=True).result():
+                raise self._left_behind()
             raise paused_error(self.interrupts)
         return self._begin(plan, abort_signal)
 
@@ -268,7 +278,7 @@ class AgentSession:
         After LimitReached it takes new `limits`; without them it is refused.
         """
         self._from_outside()
-        return self._begin(Plan(partial(self._retrying, limits), context))
+        return self._begin(Plan(partial(self._retrying, limits), context, asks=True))
 
     async def abort(self, reason: str = "aborted by the caller") -> None:
         """Ends the running or paused turn. Its pauses are cancelled; the session takes the next message."""
@@ -281,7 +291,7 @@ class AgentSession:
             await self._begin(Plan(partial(self._with_events, [ended]))).settled()
 
     async def fork(self, snapshot_id: str | None = None) -> "AgentSession":
-        """A branch of this session from one of its snapshots (the newest, where none is named).
+        """A branch of this session from one of its snapshots (the one it stands at, where none is named).
 
         Both share what came before. A paused snapshot's interrupts get new ids in the branch, so that answering one
         branch never touches the other.
@@ -404,6 +414,9 @@ class AgentSession:
         return output
 
     async def _to_rest(self, handle: AgentTurn, plan: Plan) -> tuple[AgentOutput, AdjournError | None]:
+        stood = plan.asks and self._loaded and self._at.stored
+        if stood and self._store is not None and await transact(self._store, self._gone_on(), read=True):
+            raise self._left_behind()  # before a model is asked
         at = await self._load()
         check_state(self.agent, at.state)
         if at.queue and plan.start == self._recovery and not (at.unfinished or at.waiting or at.paused):
@@ -415,7 +428,14 @@ class AgentSession:
             await self._run(AgentTurn(Watcher()), Plan(lambda: self._with_events(expiring(self._open_turn(), now))))
         if plan.new_turn and at.paused and self.agent.on_message_while_paused == "decline":
             await self._run(AgentTurn(Watcher()), Plan(lambda: self._with_events(declining(self._open_turn()))))
-        driver, step = await self._run(handle, plan)
+        try:
+            driver, step = await self._run(handle, plan)
+        except SessionConflict:
+            # Where the turn was aborted from outside, that is how it ended.
+            at = await self._load()
+            if at.snapshot_id != handle.snapshot_id or at.turn is None or at.turn.ended is None:
+                raise
+            driver, step = Aborted(at.turn), Finished(at.turn.ended)
         output = rest_output(self, driver, step)
         if not plan.detach:
             handle.watcher.feed.put(StreamChunk(turn_end=TurnEnd(output.finish_reason, output.snapshot_id)))
@@ -450,8 +470,10 @@ class AgentSession:
             step = await driver.run()
         except BaseException as e:
             self._closed = self._closed or isinstance(e, SessionNotFound)  # deleted: it must not come back under its id
-            if journal is None or journal.leg.epoch or not isinstance(e, StoreError):
-                self._forget_leg()  # else nothing was kept, and it stands where it stood, in its branch
+            if journal is not None and journal.leg.epoch:
+                self._read_again(leg.snapshot_id)  # the store knows what was kept
+            elif journal is not None and not at.branch and not isinstance(e, StoreError):
+                self._read_again(at.snapshot_id)  # somebody else was quicker
             if lost and isinstance(e, asyncio.CancelledError):
                 raise lost[0] from e
             raise
@@ -468,12 +490,20 @@ class AgentSession:
         at.rest(driver.turn, leg.snapshot_id if self._store is not None else None, leg.turn_id, setting.trace)
         return driver, step
 
-    def _forget_leg(self) -> None:
-        """After a leg that broke off: the store knows what was kept, so it is read again."""
-        if self._store is not None:
-            self._init = AgentInit(self.id)
-            self._at = Conversation(self.id, self._at.owner)
-            self._loaded = False
+    def _read_again(self, snapshot_id: str | None) -> None:
+        """From the store, at the next look: where the branch that this snapshot is in has come to by then."""
+        self._reader = partial(load_on, session_id=self.id, snapshot_id=snapshot_id)
+        self._at = Conversation(self.id, self._at.owner)
+        self._loaded = False
+
+    def _gone_on(self) -> Callable[[Any], bool]:
+        return partial(gone_on, session_id=self.id, snapshot_id=self._at.snapshot_id)
+
+    def _left_behind(self) -> SessionConflict:
+        """What there is to say where somebody else went on from where this handle stands: it then stands there as well."""
+        stood = self._at.snapshot_id
+        self._read_again(stood)
+        return left_behind(self.id, stood)
 
     # -- queued messages ---------------------------------------------------------------------------------------------
 

@@ -83,7 +83,9 @@ def written(part: Part, call: Call) -> Part:
     # That it failed, and not what its exception said: a transcript goes to clients and models.
     error = replace(call.error, message="") if call.error is not None else None
     again = call.retried
-    note = _Note(call.id, call.state, pause, call.restarts, call.pauses, call.asked, changed, call.due, error, kept, again)
+    note = _Note(
+        call.id, call.state, pause, call.restarts, call.pauses, call.asked, changed, call.due, error, kept, again
+    )
     metadata[OURS] = wire(note)
     return replace(part, metadata=metadata)
 

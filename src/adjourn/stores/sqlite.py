@@ -3,7 +3,7 @@
 All changes go through one writer, in one transaction at a time; it syncs once for all that is queued: one caller waits for
 one sync, a thousand wait for a few. A promise is done after the commit, never before. Reads have connections of their own
 and wait for nobody: a read runs in the calling thread where that may block, else in one of a few threads beside the event
-loop.
+loop, unless it is brief.
 """
 
 import os
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from adjourn.errors import StoreError, StoreUnavailable
-from adjourn.promise import Pending, running_loop
+from adjourn.promise import Pending, is_brief, running_loop
 from adjourn.store import Tx
 from adjourn.stores.sqlite_file import File, is_busy, is_storage
 from adjourn.stores.sqlite_rows import SQLiteTx
@@ -97,11 +97,11 @@ class _Core:
                 self._ready()
             except StoreError as e:
                 return _broken(e)
-            reads = self._reads
-            if running_loop() is not None:
+            reads, held_up = self._reads, running_loop() is not None
+            if held_up and not is_brief(work):
                 reads.submit(work, promise)
                 return promise
-        reads.run(work, promise)
+        reads.run(work, promise, patient=not held_up)
         return promise
 
     def _ready(self) -> Writer:
@@ -181,10 +181,14 @@ class _Reads:
             self._pool = Threads(_READERS, "adjourn-sqlite-read")
         self._pool.submit(self.run, work, promise)
 
-    def run(self, work: Callable[[Tx], Any], promise: Pending[Any]) -> None:
+    def run(self, work: Callable[[Tx], Any], promise: Pending[Any], *, patient: bool = True) -> None:
+        """Runs it here. Who is not patient waits for no lock: then it goes beside the caller."""
         try:
-            result = self._file.patiently(lambda: self._read(work))
+            result = self._file.patiently(lambda: self._read(work)) if patient else self._read(work)
         except BaseException as e:  # noqa: BLE001 (it goes to whoever waits for the promise)
+            if not patient and isinstance(e, sqlite3.Error) and is_busy(e):
+                self.submit(work, promise)
+                return
             promise.fail(self._file.explain(e) if is_storage(e) else e)
         else:
             promise.keep(result)
