@@ -11,6 +11,7 @@ from msgspec import UNSET
 from adjourn.answer import Answer, PausedCall
 from adjourn.events import Json, Verb
 from adjourn.parts import Artifact, ErrorInfo, FinishReason, Message, Metadata, Part, ToolRequest, Usage, new_id
+from adjourn.promise import Waiters
 from adjourn.stream import StreamChunk, Watcher
 from adjourn.tool import AbortSignal
 
@@ -166,8 +167,8 @@ class AgentTurn:
         self._outcome: AgentOutput | BaseException | None = None
         self._is_stored = False
         # Futures of our own: a shielded task would cost whoever waits two more rounds of the event loop.
-        self._waiting: list[asyncio.Future[None]] = []
-        self._waiting_stored: list[asyncio.Future[None]] = []
+        self._waiting = Waiters()
+        self._waiting_stored = Waiters()
         self._callbacks: list[Callable[[], Any]] = []
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, AgentOutput]]) -> None:
@@ -191,17 +192,17 @@ class AgentTurn:
             callbacks, self._callbacks = self._callbacks, []
             for callback in callbacks:
                 callback()
-            _wake(self._waiting)
+            self._waiting.wake()
 
     def now_stored(self) -> None:
         """It is in the store; for the session only."""
         self._is_stored = True
-        _wake(self._waiting_stored)
+        self._waiting_stored.wake()
 
     async def stored(self) -> None:
         """Returns when the turn is in the store (a background turn), or is over."""
         if not self._is_stored:
-            await _join(self._waiting_stored)
+            await self._waiting_stored.wait(lambda: self._is_stored)
 
     def when_done(self, callback: Callable[[], Any]) -> None:
         """Calls back when it rests; for the session only."""
@@ -251,7 +252,7 @@ class AgentTurn:
     async def settled(self) -> None:
         """Returns when it rests, however it ended."""
         if self._outcome is None:
-            await _join(self._waiting)
+            await self._waiting.wait(lambda: self.done)
 
     def poll(self) -> FinishReason | None:
         """How it ended, or None while it runs. A failure is "failed" here, not an exception."""
@@ -280,16 +281,3 @@ _inside: "ContextVar[AgentTurn | None]" = ContextVar("adjourn_turn", default=Non
 def inside(turn: "AgentTurn | None") -> bool:
     """Whether we are called from within this very turn (by one of its tools), so that waiting for it would never end."""
     return turn is not None and not turn.done and _inside.get() is turn
-
-
-async def _join(waiting: "list[asyncio.Future[None]]") -> None:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    waiting.append(future)
-    await future
-
-
-def _wake(waiting: "list[asyncio.Future[None]]") -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
-    waiting.clear()

@@ -5,6 +5,7 @@ sessions that each wait for a commit do not spend their time on making locks.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -113,6 +114,41 @@ class Pending(Generic[T]):
                 fn(self)
             except Exception:  # noqa: BLE001 - a waiter's trouble is not the store's
                 _log.exception("a callback of a store's promise failed")
+
+
+class Waiters:
+    """Those who wait for something, each in an event loop of its own; it may happen in another thread."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self) -> None:
+        self._futures: list[asyncio.Future[None]] = []
+
+    async def wait(self, over: Callable[[], bool]) -> None:
+        """Returns at the next `wake`; at once where it is `over`, which is asked after one can be woken."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        if not over():
+            await future
+
+    def wake(self) -> None:
+        """What they wait for has happened."""
+        if not self._futures:
+            return
+        futures, self._futures = self._futures, []
+        here = running_loop()
+        for future in futures:
+            loop = future.get_loop()
+            if loop is here:
+                _wake(future)
+            else:
+                with contextlib.suppress(RuntimeError):  # it was closed
+                    loop.call_soon_threadsafe(_wake, future)
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def loop_for(what: str) -> asyncio.AbstractEventLoop:

@@ -1,6 +1,5 @@
 """What a watcher of a turn reads. The turn never waits for it."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -8,6 +7,7 @@ import msgspec
 
 from adjourn.answer import PausedCall
 from adjourn.parts import OURS, Artifact, Chunk, FinishReason, Metadata, Part, ToolRequest, ToolResponse
+from adjourn.promise import Waiters
 from adjourn.setting import Progress
 
 T = TypeVar("T")
@@ -84,24 +84,17 @@ class Feed(Generic[T]):
 
     def __init__(self) -> None:
         self._items: list[T] = []
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting = Waiters()
         self._closed = False
 
     def put(self, item: T) -> None:
         self._items.append(item)
-        if self._waiting:
-            self._wake()
+        self._waiting.wake()
 
     def close(self) -> None:
         """No more will come."""
         self._closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._waiting.wake()
 
     async def __aiter__(self) -> AsyncIterator[T]:
         position = 0
@@ -112,9 +105,7 @@ class Feed(Generic[T]):
                 position += 1
             if self._closed:
                 return
-            future = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
+            await self._waiting.wait(lambda: position < len(items) or self._closed)  # noqa: B023 (it is asked now)
 
 
 class Watcher:

@@ -1,5 +1,7 @@
 """Handles of one session, side by side: what one of them does while another goes on, in this process or in others."""
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -162,3 +164,31 @@ async def test_a_pause_that_is_still_open_is_told_as_one(world: World) -> None:
     for handle in (session, await again.load()):
         with pytest.raises(SessionPaused, match="pay"):
             handle.send("next")
+
+
+async def test_a_turn_that_runs_in_one_event_loop_is_waited_for_and_read_in_another(world: World) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @tool(name="slow")
+    async def slow() -> str:
+        begun.set()
+        await asyncio.to_thread(go_on.wait)
+        return "done"
+
+    process = world.process(call("pay", {"amount": 1}), call("slow"), "Paid.", define=having(slow))
+
+    async def from_elsewhere(turn: Any) -> tuple[str, list[Any]]:
+        first = asyncio.create_task(anext(aiter(turn.stream)))
+        waiting = asyncio.create_task(turn.output)
+        await asyncio.sleep(0)
+        go_on.set()
+        await first
+        return (await waiting).text, [chunk async for chunk in turn.stream]
+
+    session = process.connect()
+    await session.send("go").output
+    accepted = await process.ai.inbox.restart(session.interrupts[0].id)
+    await asyncio.to_thread(begun.wait)
+    text, chunks = await asyncio.to_thread(lambda: asyncio.run(from_elsewhere(accepted.turn)))
+    assert text == "Paid."
+    assert chunks[-1].turn_end.finish_reason == "stop"
