@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from adjourn.answer import Answer
@@ -24,6 +24,7 @@ from adjourn.errors import (
 )
 from adjourn.events import Decided, Declined, Expired, Json, Responded, Restarted, Verb
 from adjourn.parts import OURS, Part, ToolRequest, ToolResponse, canonical, to_json
+from adjourn.records import InterruptRecord
 from adjourn.schema import Misfit
 from adjourn.state import Call, Turn
 from adjourn.tool import FindTool, Tool
@@ -152,10 +153,51 @@ def tools_asked(name: str, pause: Asked) -> list[str]:
     """The tool that paused, last, behind those of the nested agents around it."""
     names, shown = [name], pause.payload
     for _ in pause.path:
-        inside = cast(Mapping[str, Json], shown if isinstance(shown, Mapping) else {})
+        inside = _told(shown)
         names.append(str(inside.get("tool")))
         shown = inside.get("payload")
     return names
+
+
+def _told(payload: Json) -> Mapping[str, Json]:
+    """What the pause of a nested agent tells of the call inside; nothing where it is none."""
+    return cast(Mapping[str, Json], payload if isinstance(payload, Mapping) else {})
+
+
+class Shown(Struct, frozen=True):
+    """What a decision is about: the tool that paused, its input, and what it said."""
+
+    tool: str
+    input: Json
+    payload: Json
+
+
+def shown_by(tool: str, input: Json, payload: Json, path: Sequence[str]) -> Shown:
+    """What a person is shown of a pause. In nested agents that is the innermost call, which the payload tells of."""
+    shown = Shown(tool, input, payload)
+    for _ in path:
+        told = _told(shown.payload)
+        if not {"agent", "tool", "input", "interrupt"} <= set(told):
+            break
+        shown = Shown(str(told["tool"]), told["input"], told.get("payload"))
+    return shown
+
+
+def seen(record: InterruptRecord) -> InterruptRecord:
+    """The interrupt as a person must see it: of a call in a nested agent, the inner tool and its input, which is what runs.
+
+    The stored record has the outer call.
+    """
+    shown = shown_by(record.tool, record.input, record.payload, record.path)
+    return replace(record, tool=shown.tool, input=shown.input, payload=shown.payload)
+
+
+def tool_shown(name: str, pause: Asked, find_tool: FindTool) -> Tool[..., Any] | None:
+    """The tool that paused, as it is now; None where it is not defined here."""
+    try:
+        return _reached(name, pause, find_tool)[1]
+    except (ToolGone, ToolChanged):
+        return None
 
 
 def as_shown(name: str, pause: Asked, find_tool: FindTool) -> tuple[str, Tool[..., Any]]:
@@ -163,17 +205,22 @@ def as_shown(name: str, pause: Asked, find_tool: FindTool) -> tuple[str, Tool[..
 
     In a nested agent it is the tool that paused there.
     """
-    said, tool = f"tool {name!r}", find_tool(name)
-    for agent, named in zip(pause.path, tools_asked(name, pause)[1:], strict=True):
-        find = _inner(said, tool, agent)
-        said, tool = f"tool {named!r} of agent {agent!r}", find(named)
-    tool = _defined(said, tool)
+    said, tool = _reached(name, pause, find_tool)
     if pause.version and pause.version != tool.version:
         raise ToolChanged(
             f"the input schema of {said} changed since the pause, so what was shown may not be what would run. "
             "The pause is kept: respond or decline instead"
         )
     return said, tool
+
+
+def _reached(name: str, pause: Asked, find_tool: FindTool) -> tuple[str, Tool[..., Any]]:
+    """The tool that paused, through the nested agents around it."""
+    said, tool = f"tool {name!r}", find_tool(name)
+    for agent, named in zip(pause.path, tools_asked(name, pause)[1:], strict=True):
+        find = _inner(said, tool, agent)
+        said, tool = f"tool {named!r} of agent {agent!r}", find(named)
+    return said, _defined(said, tool)
 
 
 def _inner(said: str, tool: Tool[..., Any] | None, agent: str) -> FindTool:

@@ -110,13 +110,15 @@ class Shop:
         path = self.folder / "effects.txt"
         return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
-    def say(self, message: str, *, session_id: str | None = None, owner: str | None = None) -> str:
+    def say(
+        self, message: str, *, session_id: str | None = None, owner: str | None = None, agent: str = "clerk"
+    ) -> str:
         """A message of a user; returns the session's id when the turn rests."""
 
         async def work() -> str:
             ai = self.app()
             try:
-                session = ai.agents["clerk"].connect(AgentInit(session_id, owner=owner))
+                session = ai.agents[agent].connect(AgentInit(session_id, owner=owner))
                 turn = session.send(message)
                 await turn.settled()
                 await session.close()
@@ -155,6 +157,12 @@ class Shop:
                 await ai.aclose()
 
         return asyncio.run(whole())
+
+
+def make_nested() -> Any:
+    from cli import shop_app
+
+    return shop_app.make_nested()
 
 
 def _make() -> Any:

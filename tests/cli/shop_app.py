@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from adjourn import Adjourn, Interrupt, MemoryStore, ToolRunContext
-from adjourn.model import Emit, ModelRequest
+from adjourn.model import Emit, Model, ModelRequest
 from adjourn.parts import Chunk, Part
 from adjourn.store import Store
 from adjourn.testing import call
@@ -106,6 +106,23 @@ def make() -> Adjourn:
     from adjourn.stores.sqlite import SQLiteStore
 
     return build(SQLiteStore(folder() / "shop.db", lease_seconds=float(os.environ.get("SHOP_LEASE", "15"))))
+
+
+def make_nested() -> Adjourn:
+    """With an agent `boss` that has its `bank` pay, which has its `till` do it."""
+    ai = make()
+
+    def asking(agent: str) -> Model:
+        async def reply(request: ModelRequest) -> Any:
+            last = request.messages[-1]
+            return call(agent, {"task": last.text}) if last.role == "user" else "It is done."
+
+        return ai.define_model(f"asks {agent}", reply)
+
+    till = ai.define_agent("till", tools=["pay"])
+    bank = ai.define_agent("bank", model=asking("till"), tools=[till.as_tool()])
+    ai.define_agent("boss", model=asking("bank"), tools=[bank.as_tool()], store=ai.agents["clerk"].store)
+    return ai
 
 
 def make_postgres() -> Adjourn:

@@ -6,8 +6,12 @@ from typing import Any
 import httpx
 import pytest
 
-from adjourn import Store
-from adjourn.testing import FakeClock
+from adjourn import Adjourn, AgentInit, MemoryStore, Store
+from adjourn.server import Server
+from adjourn.server.live_feed import happened
+from adjourn.server.webhook_spec import News
+from adjourn.store import Change
+from adjourn.testing import FakeClock, ScriptedModel, call
 from server.server_kit import Office, People, app_of, at, bearer, served, until
 
 PROBLEM = "application/problem+json"
@@ -45,6 +49,26 @@ async def test_one_interrupt_shows_all_that_is_needed_to_decide(people: People) 
     assert body["allow"] == ["respond", "decline"]
     assert body["responseSchema"]["properties"]["ok"]["type"] == "boolean"
     assert shown.headers["etag"] == f'"{body["version"]}"'
+
+
+async def test_of_a_pause_in_a_nested_agent_the_summary_is_of_the_inner_call(shared_app: Server) -> None:
+    store = MemoryStore()
+    ai = Adjourn(model=ScriptedModel([call("helper", {"task": "pay"}), call("wire", {"euros": 5})]), clock=FakeClock())
+
+    @ai.tool(approval=True)
+    def wire(euros: int) -> None: ...
+
+    helper = ai.define_agent("helper", tools=[wire])
+    ai.define_agent("boss", store=store, tools=[helper.as_tool()])
+    shared_app.state.desk.ai = ai
+    async with at(shared_app) as people:
+        await ai.agents["boss"].connect(AgentInit(owner="ann")).send("go").output
+        (item,) = (await people["ann"].get("/api/interrupts"))["items"]
+    assert (item["tool"], item["input"], item["path"]) == ("helper", {"task": "pay"}, ["helper"])
+    assert item["summary"] == "wire(euros=5)"
+    row = await ai.inbox.get(item["id"])
+    event = happened(News(Change("1", "opened", row.id, row.session_id, row.created), row, None))
+    assert b'"summary":"wire(euros=5)"' in event.frame
 
 
 async def test_a_response_is_answered_when_it_is_stored_and_the_turn_goes_on(people: People, office: Office) -> None:

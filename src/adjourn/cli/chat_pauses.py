@@ -10,13 +10,14 @@ from adjourn.cli.facts import pause_facts
 from adjourn.cli.failures import NOT_FOUND, Left, Misuse
 from adjourn.cli.picks import Option, ask, pick
 from adjourn.cli.screen import Screen, safe
-from adjourn.cli.shown import WHY, show_payload, show_value
+from adjourn.cli.shown import WHY, show_payload, show_value, shown_in
 from adjourn.cli.words import short
 from adjourn.display import one_line, show_json, summary
 from adjourn.errors import NothingPaused
 from adjourn.forms import read_json
 from adjourn.handle import AgentInterrupt, AgentTurn
 from adjourn.parts import canonical
+from adjourn.resume import tool_shown
 from adjourn.session import AgentSession
 
 _LATER = "later"
@@ -24,15 +25,16 @@ _LATER = "later"
 
 def show_pause(screen: Screen, interrupt: AgentInterrupt) -> None:
     """What the decision is about."""
+    shown = shown_in(interrupt)
     screen.say()
     screen.say(
-        f"{safe(interrupt.name, 60)} waits: {WHY.get(interrupt.reason, safe(interrupt.reason, 60))}",
+        f"{safe(shown.tool, 60)} waits: {WHY.get(interrupt.reason, safe(interrupt.reason, 60))}",
         style="bold yellow",
     )
     if interrupt.path:
         screen.say("through " + " > ".join(safe(p, 40) for p in interrupt.path), style="dim")
-    show_value(screen, "Input", interrupt.input)
-    show_payload(screen, interrupt.name, interrupt.input, interrupt.payload)
+    show_value(screen, "Input", shown.input)
+    show_payload(screen, shown.tool, shown.input, shown.payload)
     screen.say()
 
 
@@ -42,11 +44,11 @@ async def decide_here(screen: Screen, session: AgentSession) -> AgentTurn | None
     interrupt = waiting[0]
     try:
         if len(waiting) > 1:
-            options = [Option(i, summary(i.name, i.input, 400), short(i.id)) for i in waiting]
+            options = [Option(i, summary(shown_in(i).tool, shown_in(i).input, 400), short(i.id)) for i in waiting]
             interrupt = await pick(f"{len(waiting)} calls wait. Which one?", options)
         show_pause(screen, interrupt)
         while True:
-            verb = await pick(f"{safe(interrupt.name, 60)}?", _options(interrupt))
+            verb = await pick(f"{safe(shown_in(interrupt).tool, 60)}?", _options(interrupt))
             if verb == _LATER:
                 return None
             try:
@@ -76,15 +78,16 @@ async def _by_menu(screen: Screen, session: AgentSession, interrupt: AgentInterr
     if verb == "note":
         return interrupt.restart(await ask("Metadata, as JSON:", read_json, multiline=True))
     if verb == "edit":
-        edited = await ask_json(show_json(interrupt.input), _schema(session, interrupt), "The input")
-        return interrupt.restart(replace_input=UNSET if canonical(edited) == canonical(interrupt.input) else edited)
+        given = shown_in(interrupt).input
+        edited = await ask_json(show_json(given), _schema(session, interrupt), "The input")
+        return interrupt.restart(replace_input=UNSET if canonical(edited) == canonical(given) else edited)
     if verb == "respond":
         return interrupt.respond(await ask_value(screen, interrupt.paused.pause.response))
     return interrupt.decline(await ask("Why?", str, hint="told to the model; may be left empty"))
 
 
 def _schema(session: AgentSession, interrupt: AgentInterrupt) -> Any:
-    tool = session.agent.find_tool(interrupt.name) if not interrupt.path else None
+    tool = tool_shown(interrupt.name, interrupt.paused.pause, session.agent.find_tool)
     return tool.input_schema if tool is not None else None
 
 
@@ -135,7 +138,7 @@ def _named(waiting: list[AgentInterrupt], asked: Asked) -> tuple[AgentInterrupt,
             code=NOT_FOUND,
         )
     if len(found) > 1 or (len(waiting) > 1 and asked.name != "show"):
-        names = ", ".join(f"{short(i.id)} ({safe(i.name, 40)})" for i in found or waiting)
+        names = ", ".join(f"{short(i.id)} ({safe(shown_in(i).tool, 40)})" for i in found or waiting)
         raise Misuse(f"which one? {names}", kind="ambiguous", code=NOT_FOUND)
     return waiting[0], asked.rest or None
 

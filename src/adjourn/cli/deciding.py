@@ -15,11 +15,11 @@ from adjourn.cli.asking import ask_json, ask_value
 from adjourn.cli.commands import Group, Shell, misused
 from adjourn.cli.facts import decision_facts, turn_facts
 from adjourn.cli.failures import TURN_FAILED, Left
-from adjourn.cli.finding import find_interrupt
+from adjourn.cli.finding import find_interrupt, tool_of
 from adjourn.cli.picking import pick_interrupt
 from adjourn.cli.picks import Option, ask, confirm, pick
 from adjourn.cli.screen import safe
-from adjourn.cli.shown import show_interrupt
+from adjourn.cli.shown import show_interrupt, shown_in
 from adjourn.cli.typed import given_json, given_text
 from adjourn.cli.view import TurnView, exit_code
 from adjourn.cli.words import short
@@ -28,6 +28,7 @@ from adjourn.errors import AdjournError
 from adjourn.inbox import Accepted
 from adjourn.parts import canonical
 from adjourn.records import InterruptRecord
+from adjourn.resume import seen
 from adjourn.settling import too_late
 
 
@@ -76,7 +77,10 @@ Metadata = Annotated[
 Input = Annotated[
     str | None,
     typer.Option(
-        "--input", help="Run it with this input (JSON, @file or -) instead of the one shown.", show_default=False
+        "--input",
+        help="Run the tool that paused (of nested agents, the innermost) with this input instead of the one shown: "
+        "JSON, @file or -.",
+        show_default=False,
     ),
 ]
 Edit = Annotated[bool, typer.Option("--edit", "-e", help="Edit the input before it runs.")]
@@ -116,7 +120,7 @@ async def respond(shell: Shell, manner: Manner, id: Id = None, value: Value = No
         raise misused("give the VALUE to respond with: JSON, a text with --text, or - for standard input")
     else:
         output = await ask_value(shell.screen, row.response)
-    if not await _sure(shell, manner, value is not None, f"Respond with this to {safe(row.tool, 60)}?"):
+    if not await _sure(shell, manner, value is not None, f"Respond with this to {safe(seen(row).tool, 60)}?"):
         raise Left("Nothing was decided.")
     accepted = await ai.inbox.respond(row.id, output, **manner.said(row), run=shell.place.runs)
     return await _report(shell, ai, row, accepted)
@@ -134,11 +138,10 @@ async def restart(
     elif edit:
         if not shell.screen.interactive:
             raise misused("--edit needs a terminal; give the new input with --input")
-        replaced = await ask_json(show_json(row.input), _schema(ai, row), "The input")
-        replaced = UNSET if canonical(replaced) == canonical(row.input) else replaced
+        replaced = await _edited(ai, row)
     extra = given_json(metadata, "--metadata") if metadata is not None else None
     what = "with the edited input" if replaced is not UNSET else "with the input above"
-    if not await _sure(shell, manner, False, f"Run {safe(row.tool, 60)} {what}?"):
+    if not await _sure(shell, manner, False, f"Run {safe(seen(row).tool, 60)} {what}?"):
         raise Left("Nothing was decided.")
     accepted = await ai.inbox.restart(
         row.id, metadata=extra, replace_input=replaced, **manner.said(row), run=shell.place.runs
@@ -152,7 +155,7 @@ async def decline(shell: Shell, manner: Manner, id: Id = None, reason: Reason = 
     row = await _which(shell, ai, id, "Decline which?")
     if reason is None and shell.screen.interactive and not manner.yes:
         reason = await ask("Why?", str, hint="told to the model; may be left empty")
-    elif not await _sure(shell, manner, False, f"Decline {safe(row.tool, 60)}?"):
+    elif not await _sure(shell, manner, False, f"Decline {safe(seen(row).tool, 60)}?"):
         raise Left("Nothing was decided.")
     accepted = await ai.inbox.decline(row.id, reason or "", **manner.said(row), run=shell.place.runs)
     return await _report(shell, ai, row, accepted)
@@ -162,11 +165,11 @@ async def decide_one(shell: Shell, ai: Adjourn, row: InterruptRecord) -> None:
     """Shows an interrupt and asks what to do with it. Raises Left where it is left as it is."""
     screen, manner = shell.screen, Manner()
     history = await ai.inbox.history(row.id)
-    show_interrupt(screen, row, history, time.time(), tool=_tool(ai, row))
+    show_interrupt(screen, row, history, time.time(), tool=tool_of(ai, row))
     screen.say()
     if row.status != "open":
         return
-    verb = await pick(f"{safe(row.tool, 60)}?", _verbs(row))
+    verb = await pick(f"{safe(seen(row).tool, 60)}?", _verbs(row))
     said: dict[str, Any] = {**manner.said(row), "run": shell.place.runs}
     if verb == "respond":
         accepted = await ai.inbox.respond(row.id, await ask_value(screen, row.response), **said)
@@ -174,10 +177,7 @@ async def decide_one(shell: Shell, ai: Adjourn, row: InterruptRecord) -> None:
         reason = await ask("Why?", str, hint="told to the model; may be left empty")
         accepted = await ai.inbox.decline(row.id, reason, **said)
     else:
-        replaced: Any | UnsetType = UNSET
-        if verb == "edit":
-            edited = await ask_json(show_json(row.input), _schema(ai, row), "The input")
-            replaced = UNSET if canonical(edited) == canonical(row.input) else edited
+        replaced = await _edited(ai, row) if verb == "edit" else UNSET
         accepted = await ai.inbox.restart(row.id, replace_input=replaced, **said)
     await _report(shell, ai, row, accepted)
 
@@ -199,7 +199,7 @@ async def _which(shell: Shell, ai: Adjourn, id: str | None, question: str) -> In
     if shell.screen.interactive:
         if row.status != "open":
             await _refuse(ai, row)
-        show_interrupt(shell.screen, row, (), time.time())
+        show_interrupt(shell.screen, row, (), time.time(), tool=tool_of(ai, row))
         shell.screen.say()
     return row
 
@@ -215,14 +215,16 @@ async def _sure(shell: Shell, manner: Manner, given: bool, question: str) -> boo
     return await confirm(question, default=True)
 
 
-def _tool(ai: Adjourn, row: InterruptRecord) -> Any:
-    agent = ai.agents.get(row.agent)
-    return agent.find_tool(row.tool) if agent is not None and not row.path else None
-
-
 def _schema(ai: Adjourn, row: InterruptRecord) -> Any:
-    tool = _tool(ai, row)
+    tool = tool_of(ai, row)
     return tool.input_schema if tool is not None else None
+
+
+async def _edited(ai: Adjourn, row: InterruptRecord) -> Any | UnsetType:
+    """Another input for the tool that paused; UNSET where it was left as it is."""
+    shown = seen(row).input
+    edited = await ask_json(show_json(shown), _schema(ai, row), "The input")
+    return UNSET if canonical(edited) == canonical(shown) else edited
 
 
 async def _report(shell: Shell, ai: Adjourn, row: InterruptRecord, accepted: Accepted) -> int:
@@ -231,7 +233,7 @@ async def _report(shell: Shell, ai: Adjourn, row: InterruptRecord, accepted: Acc
     done = {"respond": "Responded to", "restart": "Restarted", "decline": "Declined"}.get(accepted.verb, accepted.verb)
     again = " (this decision had been made before under this key)" if accepted.repeated else ""
     screen.say(
-        f"{done} {safe(row.tool, 60)} ({short(row.id)}), by {safe(accepted.by or '', 80)}{again}.", style="green"
+        f"{done} {safe(seen(row).tool, 60)} ({short(row.id)}), by {safe(accepted.by or '', 80)}{again}.", style="green"
     )
     facts: dict[str, Any] = {"decision": decision_facts(accepted.decision), "repeated": accepted.repeated, "turn": None}
     if turn is None:
@@ -246,7 +248,9 @@ async def _report(shell: Shell, ai: Adjourn, row: InterruptRecord, accepted: Acc
         screen.note("The decision counts all the same; the turn can be retried in `adjourn chat`.")
         return TURN_FAILED
     if outcome.interrupts:
-        screen.note("It waits again: " + ", ".join(f"{safe(i.name, 60)} ({short(i.id)})" for i in outcome.interrupts))
+        screen.note(
+            "It waits again: " + ", ".join(f"{safe(shown_in(i).tool, 60)} ({short(i.id)})" for i in outcome.interrupts)
+        )
         return 0  # what was asked for was done
     return exit_code(outcome)
 

@@ -14,6 +14,7 @@ from adjourn.errors import AdjournError, TurnError
 from adjourn.handle import AgentInterrupt, AgentOutput
 from adjourn.parts import ErrorInfo, Usage, wire
 from adjourn.records import Decision, InterruptRecord, SessionRecord
+from adjourn.resume import seen
 
 
 def when(at: float | None) -> str | None:
@@ -22,6 +23,7 @@ def when(at: float | None) -> str | None:
 
 
 def interrupt_facts(row: InterruptRecord) -> dict[str, Any]:
+    inner = seen(row)
     return {
         "id": row.id,
         "sessionId": row.session_id,
@@ -31,7 +33,7 @@ def interrupt_facts(row: InterruptRecord) -> dict[str, Any]:
         "agent": row.agent,
         "tool": row.tool,
         "status": row.status,
-        "summary": summary(row.tool, row.input),
+        "summary": summary(inner.tool, inner.input),
         "createdAt": when(row.created),
         "expiresAt": when(row.expires_at),
         "owner": row.owner,

@@ -10,7 +10,9 @@ from adjourn.cli.screen import safe
 from adjourn.errors import SessionNotFound, UnknownInterrupt
 from adjourn.lease import transact
 from adjourn.records import INNER, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord, mentions
+from adjourn.resume import tool_shown
 from adjourn.store import Store, Tx
+from adjourn.tool import Tool
 
 T = TypeVar("T", InterruptRecord, SessionRecord)
 _PAGE = 1000
@@ -25,6 +27,12 @@ async def find_interrupt(ai: Adjourn, typed: str) -> InterruptRecord:
     if not found:
         raise UnknownInterrupt(f"there is no interrupt {typed!r}")
     return await ai.inbox.get(_only(found, typed, "interrupt"))
+
+
+def tool_of(ai: Adjourn, row: InterruptRecord) -> Tool[..., Any] | None:
+    """The tool that paused, the innermost one; None where it is not defined here."""
+    agent = ai.agents.get(row.agent)
+    return tool_shown(row.tool, row, agent.find_tool) if agent is not None else None
 
 
 async def find_session(ai: Adjourn, typed: str) -> SessionRecord:

@@ -11,7 +11,7 @@ from rich.text import Text
 from adjourn.app import Adjourn
 from adjourn.cli.commands import Group, Shell, misused
 from adjourn.cli.facts import decision_facts, interrupt_facts, session_facts
-from adjourn.cli.finding import find_interrupt, find_session
+from adjourn.cli.finding import find_interrupt, find_session, tool_of
 from adjourn.cli.live import watch_inbox
 from adjourn.cli.picking import pick_interrupt
 from adjourn.cli.screen import safe
@@ -20,6 +20,7 @@ from adjourn.cli.words import ago, left, many, short
 from adjourn.display import summary
 from adjourn.lease import transact
 from adjourn.records import InterruptQuery, InterruptRecord, SessionRecord
+from adjourn.resume import seen
 from adjourn.store import Tx
 
 STATUSES = ("open", "resolved", "expired", "cancelled", "all")
@@ -84,14 +85,14 @@ async def inbox(shell: Shell, filters: Filters, paging: Paging, watch: Watch = F
         return await watch_inbox(shell, ai, query)
     page = await ai.inbox.list(**query, cursor=paging.cursor, limit=paging.limit)
     shell.screen.give({"items": [interrupt_facts(row) for row in page.items], "nextCursor": page.next_cursor})
-    list_interrupts(shell, page.items, time.time(), status=filters.status)
+    list_interrupts(shell, [seen(row) for row in page.items], time.time(), status=filters.status)
     if page.next_cursor is not None:
         shell.screen.note(f"There are more: --cursor {safe(page.next_cursor, 2000)}")
     return 0
 
 
 def list_interrupts(shell: Shell, rows: Sequence[InterruptRecord], now: float, *, status: str = "open") -> None:
-    """Interrupts as a table; as two lines each on a narrow terminal; as lines with tabs in a pipe."""
+    """Interrupts, as `seen`, as a table; as two lines each on a narrow terminal; as lines with tabs in a pipe."""
     screen = shell.screen
     if not rows:
         screen.note("Nothing waits for a decision." if status == "open" else "There are none.")
@@ -136,12 +137,7 @@ async def show(
     history = await ai.inbox.history(row.id)
     facts = interrupt_facts(row)
     shell.screen.give({**facts, "decisions": [decision_facts(d) for d in history]})
-    show_interrupt(shell.screen, row, history, time.time(), tool=_tool(ai, row))
-
-
-def _tool(ai: Adjourn, row: InterruptRecord) -> Any:
-    agent = ai.agents.get(row.agent)
-    return agent.find_tool(row.tool) if agent is not None and not row.path else None
+    show_interrupt(shell.screen, row, history, time.time(), tool=tool_of(ai, row))
 
 
 @dataclass

@@ -26,6 +26,7 @@ from adjourn.display import summary
 from adjourn.errors import AdjournError, UnknownInterrupt
 from adjourn.lease import transact
 from adjourn.records import Change, InterruptRecord
+from adjourn.resume import seen
 
 _ROWS = 500
 _TICK = 1.0
@@ -177,7 +178,8 @@ class LiveList:
         age = ago(row.created, now).removesuffix(" ago").rjust(7)
         until = left(row.expires_at, now)
         tail = f"  {until}" if until and width > 50 else ""
-        text = fit(summary(row.tool, row.input, 400), max(width - 11 - get_cwidth(tail), 8))
+        inner = seen(row)
+        text = fit(summary(inner.tool, inner.input, 400), max(width - 11 - get_cwidth(tail), 8))
         out: StyleAndTextTuples = [("class:mark", "> " if chosen else "  "), ("class:detail", f"{age}  ")]
         out += [("class:chosen" if chosen else "", text), ("class:warn", tail), ("", "\n")]
         return out
@@ -227,6 +229,7 @@ def _line(shell: Shell, event: str, row: InterruptRecord, decision: Any) -> None
     shell.screen.give({"event": event, "interrupt": interrupt_facts(row), "decision": facts})
     if not shell.json:
         what = f"{decision.verb} by {safe(decision.by or '-', 60)}" if decision is not None else row.status
+        inner = seen(row)
         known = safe(row.id) if not shell.screen.is_terminal else short(row.id)
-        shell.screen.say(f"{clock(time.time())}\t{event}\t{known}\t{what}\t{summary(row.tool, row.input, 300)}")
+        shell.screen.say(f"{clock(time.time())}\t{event}\t{known}\t{what}\t{summary(inner.tool, inner.input, 300)}")
         shell.screen.console.file.flush()

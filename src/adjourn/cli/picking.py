@@ -10,6 +10,7 @@ from adjourn.cli.screen import safe
 from adjourn.cli.words import ago, short
 from adjourn.display import summary
 from adjourn.records import InterruptRecord, SessionRecord
+from adjourn.resume import seen
 
 
 async def pick_interrupt(shell: Shell, ai: Adjourn, question: str) -> InterruptRecord:
@@ -20,7 +21,8 @@ async def pick_interrupt(shell: Shell, ai: Adjourn, question: str) -> InterruptR
         raise Misuse("nothing waits for a decision", kind="nothing_waits", code=NOT_FOUND)
     now = time.time()
     options = [
-        Option(row, summary(row.tool, row.input, 400), f"{ago(row.created, now)} {short(row.id)}") for row in rows
+        Option(row, summary(inner.tool, inner.input, 400), f"{ago(row.created, now)} {short(row.id)}")
+        for row, inner in ((row, seen(row)) for row in rows)
     ]
     return await pick(question, options)
 

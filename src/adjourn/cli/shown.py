@@ -9,8 +9,10 @@ from rich.text import Text
 from adjourn.cli.screen import Screen, safe
 from adjourn.cli.words import ago, at, left
 from adjourn.display import mixed_scripts, one_line, show_json
+from adjourn.handle import AgentInterrupt
 from adjourn.parts import canonical
 from adjourn.records import Decision, InterruptRecord
+from adjourn.resume import Shown, seen, shown_by
 
 WHY = {
     "tool": "the tool itself asks",
@@ -25,9 +27,13 @@ _LIMIT = 20_000
 def show_interrupt(
     screen: Screen, row: InterruptRecord, history: Sequence[Decision], now: float, *, tool: Any = None
 ) -> None:
-    """Everything there is to know before deciding. `tool` is the tool itself, where it is defined here."""
+    """Everything there is to know before deciding. `tool` is the tool itself, where it is defined here.
+
+    Of a pause in a nested agent it is the innermost call, which is what runs.
+    """
     if screen.json:
         return
+    row = seen(row)
     color = {"open": "yellow", "resolved": "green"}.get(row.status, "red")
     screen.say(Text(safe(row.tool, 80), "bold"), "  ", Text(row.status, color), "  ", Text(safe(row.id), "cyan"))
     if mixed_scripts(row.tool):
@@ -54,6 +60,11 @@ def show_interrupt(
         screen.say("Decisions", style="bold")
         for decision in history:
             show_decision(screen, decision)
+
+
+def shown_in(interrupt: AgentInterrupt) -> Shown:
+    """What a decision on a pause of a turn that runs here is about."""
+    return shown_by(interrupt.name, interrupt.input, interrupt.payload, interrupt.path)
 
 
 def show_payload(screen: Screen, tool: str, given: Any, payload: Any) -> None:

@@ -16,6 +16,7 @@ from adjourn.cli.facts import pause_facts, turn_facts
 from adjourn.cli.failures import INTERRUPTED, OK, PAUSED, TURN_FAILED
 from adjourn.cli.flow import Flow
 from adjourn.cli.screen import Screen, indented, safe
+from adjourn.cli.shown import shown_in
 from adjourn.cli.words import short, took
 from adjourn.display import summary
 from adjourn.errors import TurnError
@@ -157,7 +158,8 @@ class TurnView:
     def _paused(self, interrupt: AgentInterrupt) -> None:
         self._event({"event": "pause", **pause_facts(interrupt)})
         self._break()
-        self._cut(Text("‖ ", "yellow bold") + Text(summary(interrupt.name, interrupt.input, 400)), short(interrupt.id))
+        shown = shown_in(interrupt)
+        self._cut(Text("‖ ", "yellow bold") + Text(summary(shown.tool, shown.input, 400)), short(interrupt.id))
 
     def _end(self, outcome: Outcome) -> None:
         self._event({"event": "end", **turn_facts(outcome)})

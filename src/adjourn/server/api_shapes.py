@@ -13,6 +13,7 @@ from adjourn.events import Limits
 from adjourn.handle import AgentInterrupt, AgentOutput, SessionState
 from adjourn.inbox import Accepted
 from adjourn.parts import Artifact, ErrorInfo, Message, Usage
+from adjourn.resume import seen
 from adjourn.server.principal import Principal
 from adjourn.server.untold import untold
 from adjourn.store import Decision, InterruptRecord, SessionRecord, Snapshot
@@ -44,7 +45,8 @@ def _maybe(at: float | None) -> datetime | None:
 
 class InterruptView(Shape, frozen=True):
     """One paused call. `version` is its ETag; `allow` are the decisions it takes; `responseSchema` is what a response
-    must fit (null: anything)."""
+    must fit (null: anything). Of a pause in a nested agent, `tool` and `input` are the outer call's, `path` leads to the
+    inner one, `payload` has it, and `summary` is of it."""
 
     id: str
     session_id: str
@@ -67,8 +69,9 @@ class InterruptView(Shape, frozen=True):
 
 
 def interrupt_view(r: InterruptRecord) -> InterruptView:
+    inner = seen(r)
     return InterruptView(
-        r.id, r.session_id, r.snapshot_id, r.agent, r.tool, r.status, summary(r.tool, r.input), when(r.created),
+        r.id, r.session_id, r.snapshot_id, r.agent, r.tool, r.status, summary(inner.tool, inner.input), when(r.created),
         _maybe(r.expires_at), r.owner, r.reason, [*r.allow, "decline"], r.input, r.input_digest, r.payload, r.response,
         r.path, r.version_tag,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from adjourn.display import summary
 from adjourn.errors import InvalidRequest, StoreError, UnknownPosition
 from adjourn.feed import Follower
 from adjourn.lease import transact
+from adjourn.resume import seen
 from adjourn.server.live_sessions import Journals
 from adjourn.server.principal import Principal
 from adjourn.server.webhook_delivery import news_of
@@ -59,7 +60,8 @@ def happened(news: News) -> Happened:
     if row is not None:
         data |= {"agent": row.agent, "tool": row.tool, "owner": row.owner, "status": row.status}
         if change.kind != "settled":
-            data["summary"] = summary(row.tool, row.input)
+            inner = seen(row)
+            data["summary"] = summary(inner.tool, inner.input)
     if made is not None:
         data |= {"verb": made.verb, "by": made.by}
     frame = b"id: %s\nevent: %s\ndata: %s\n\n" % (

@@ -11,13 +11,13 @@ from litestar import Request, get, post
 from litestar.response import Redirect
 from litestar.types import ControllerRouterHandler
 
+from adjourn.resume import seen
 from adjourn.server.pages_decide import VERBS, Counter
 from adjourn.server.pages_entry import LINKED, PUBLIC, not_here
 from adjourn.server.pages_item import ItemPage
 from adjourn.server.pages_list import decide_several, show_inbox
 from adjourn.server.pages_session import show_session, show_sessions
 from adjourn.server.pages_view import FromPath, Html, Visit
-from adjourn.server.pages_words import seen
 
 
 @get("/", include_in_schema=False)

@@ -10,11 +10,12 @@ from msgspec import UNSET, UnsetType
 from adjourn.display import one_line
 from adjourn.errors import AdjournError, SessionNotFound
 from adjourn.parts import new_id
+from adjourn.resume import seen, tool_shown
 from adjourn.server.pages_forms import FormState, answer_form, edit_form
 from adjourn.server.pages_steps import Step, conversation, is_moving, state_of, steps
 from adjourn.server.pages_values import Change, changes, is_flagged, shown
 from adjourn.server.pages_view import Html, Visit, sentence
-from adjourn.server.pages_words import actions, asks, on_expiry, outcome, says_more, seen, settling, why
+from adjourn.server.pages_words import actions, asks, on_expiry, outcome, says_more, settling, why
 from adjourn.server.principal import Forbidden
 from adjourn.store import Decision, InterruptRecord
 from adjourn.tool import Tool
@@ -75,7 +76,7 @@ class ItemPage:
         self.visit = visit
         self.row = seen(row)
         self.target = target
-        self.tool = _find_tool(visit, self.row)
+        self.tool = _find_tool(visit, row)
         self.about = _about(self.tool)
 
     def answer(self) -> FormState:
@@ -237,12 +238,8 @@ class ItemPage:
 
 
 def _find_tool(visit: Visit, row: InterruptRecord) -> Tool[..., Any] | None:
-    for name in (*reversed(row.path), row.agent):
-        agent = visit.desk.ai.agents.get(name)
-        tool = agent.find_tool(row.tool) if agent is not None else None
-        if tool is not None:
-            return tool
-    return None
+    agent = visit.desk.ai.agents.get(row.agent)
+    return tool_shown(row.tool, row, agent.find_tool) if agent is not None else None
 
 
 def _about(tool: Tool[..., Any] | None) -> About | None:

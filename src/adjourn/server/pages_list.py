@@ -10,9 +10,10 @@ from adjourn.display import one_line
 from adjourn.errors import AdjournError, AlreadyResolved, StaleInterrupt, UnknownInterrupt
 from adjourn.inbox import Page
 from adjourn.parts import new_id
+from adjourn.resume import seen
 from adjourn.server.links import safe_next
 from adjourn.server.pages_view import Html, Visit, plural
-from adjourn.server.pages_words import DONE, seen
+from adjourn.server.pages_words import DONE
 from adjourn.server.problems import VersionChanged
 from adjourn.store import Decision, InterruptRecord, InterruptStatus
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from litestar import Request, get
 
+from adjourn.resume import seen
 from adjourn.server.pages_list import trail_links
 from adjourn.server.pages_steps import is_moving, state_of, steps, totals
 from adjourn.server.pages_view import FromPath, Html, Visit
-from adjourn.server.pages_words import seen
 
 SHOWN = 500
 

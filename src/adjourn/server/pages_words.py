@@ -35,19 +35,6 @@ class Action(msgspec.Struct, frozen=True):
     warning: str = ""
 
 
-def seen(record: InterruptRecord) -> InterruptRecord:
-    """The interrupt as a person must see it: of a call in a nested agent, the inner tool and its input, which is what runs.
-
-    The stored record has the outer call, and tells of the inner one in its payload.
-    """
-    for _ in record.path:
-        told: Any = record.payload
-        if not isinstance(told, dict) or not {"agent", "tool", "input", "interrupt"} <= set(told):  # pyright: ignore[reportUnknownArgumentType]
-            break
-        record = replace(record, tool=str(told["tool"]), input=told["input"], payload=told.get("payload"))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-    return record
-
-
 def asks(record: InterruptRecord) -> tuple[str, str]:
     """What is asked, as the text before and after the tool's name."""
     agent = one_line(record.agent, 60)
