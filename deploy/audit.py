@@ -6,8 +6,10 @@ import json
 import sys
 
 import app
+from msgspec import UNSET
 
 from adjourn.display import visible
+from adjourn.parts import digest
 
 
 async def main() -> int:
@@ -29,6 +31,8 @@ async def main() -> int:
                     continue
                 facts = {"at": made.at, "by": made.by, "address": made.address, "verb": made.verb}
                 facts |= {"interrupt": made.interrupt_id, "session": made.session_id, "input": made.input_digest}
+                if made.input is not UNSET:  # what was shown was approved with another input
+                    facts["replacedBy"] = digest(made.input)
                 print(visible(json.dumps(facts)))
     finally:
         await ai.aclose()

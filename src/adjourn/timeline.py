@@ -7,7 +7,7 @@ from contextlib import aclosing
 from functools import partial
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from adjourn.display import one_line, summary
 from adjourn.engine import Deed
@@ -21,6 +21,7 @@ from adjourn.events import (
     Json,
     ModelReplied,
     OutputRejected,
+    Pause,
     Responded,
     Restarted,
     Retried,
@@ -35,6 +36,7 @@ from adjourn.feed import Follower
 from adjourn.lease import transact
 from adjourn.parts import ToolRequest, wire
 from adjourn.records import Batch, Decision, InterruptQuery, InterruptRecord, SessionRecord, Snapshot
+from adjourn.resume import Shown, shown_by
 from adjourn.store import Store, Tx
 
 
@@ -121,7 +123,7 @@ class _Teller:
     def __init__(self, told: Told) -> None:
         self._entries: list[Entry] = []
         self._calls: dict[str, ToolRequest] = {}
-        self._asked: dict[str, str] = {}  # which call an interrupt is of
+        self._pauses: dict[str, tuple[str, Pause]] = {}  # the call that an interrupt is of, and what it said
         self._edits: dict[str, Mapping[str, Json]] = {}  # what calls run with instead, at the end of each snapshot
         self._starts: dict[str, tuple[float, str]] = {}
         self._interrupts = {row.id: row for row in told.interrupts}
@@ -141,7 +143,7 @@ class _Teller:
         forked = next((e for b in batches for e in b.events if isinstance(e, Forked)), None)
         if snapshot.branch:
             ids = dict(forked.ids) if forked is not None else {}
-            self._asked.update((new, self._asked[old]) for old, new in ids.items() if old in self._asked)
+            self._pauses.update((new, self._pauses[old]) for old, new in ids.items() if old in self._pauses)
             self._add("fork", "A branch begins here", {"from": snapshot.parent_id, "interrupts": ids})
         epoch, self._worker = 0, ""
         changes = {r.batch: r.worker for r in snapshot.ran}
@@ -234,45 +236,47 @@ class _Teller:
     def _paused(self, event: ToolInterrupted) -> None:
         pause = event.pause
         self._starts.pop(event.call, None)
-        if not pause.path:  # else it is another call's, inside an agent
-            self._asked[pause.id] = event.call
+        self._pauses[pause.id] = event.call, pause
         facts = self._call(event.call) | {
             "interrupt": pause.id,
             "payload": pause.payload,
             "reason": pause.reason,
             "expiresAt": pause.expires_at,
         }
-        self._add("pause", self._named(event.call, "waits for a decision"), facts, event.took)
+        self._add("pause", f"{self._about(pause.id)} waits for a decision", facts, event.took)
 
     def _decided(self, event: Responded | Restarted | Declined | Expired) -> None:
         """The row of the audit has when it was made, which may be long before the turn went on with it."""
         verb = _VERBS[type(event)]
-        call = self._asked.get(event.interrupt)
-        if isinstance(event, Restarted) and event.input is not UNSET and call is not None:
-            self._edits[self._snapshot_id] = {**self._edits[self._snapshot_id], call: event.input}
+        given = event.input if isinstance(event, Restarted) else UNSET
         rows = self._decisions.get(event.interrupt, [])
         row = next((d for d in rows if d.verb == verb), None)
         if row is not None:
             rows.remove(row)
             self._row(row)
-            return
-        facts: dict[str, Json] = {"interrupt": event.interrupt, "verb": verb} | wire(event)
-        self._add("expired" if verb == "expire" else "decision", self._title(event.interrupt, verb), facts)
+        else:  # inside a nested agent: the audit has it outside
+            facts: dict[str, Json] = {"interrupt": event.interrupt, "verb": verb} | wire(event)
+            facts |= self._replaced(event.interrupt, given)
+            kind = "expired" if verb == "expire" else "decision"
+            self._add(kind, f"{self._about(event.interrupt)} {_done(verb, given)}", facts)
+        call, pause = self._pauses.get(event.interrupt, ("", None))
+        if given is not UNSET and pause is not None and not pause.path:  # else it is another call's, inside an agent
+            self._edits[self._snapshot_id] = {**self._edits[self._snapshot_id], call: given}
 
     def _row(self, d: Decision) -> None:
         kind = {"expire": "expired", "late_result": "late_result", "reopen": "pause"}.get(d.verb, "decision")
-        row = self._interrupts.get(d.interrupt_id)
+        shown = self._shown(d.interrupt_id)
         facts: dict[str, Json] = {"interrupt": d.interrupt_id, "verb": d.verb, "by": d.by, "address": d.address}
-        facts |= {"decision": d.id, "tool": row.tool if row is not None else None}
+        facts |= {"decision": d.id, "tool": shown.tool if shown is not None else None}
         facts |= {k: v for k in ("output", "metadata", "reason", "due") if (v := getattr(d, k)) not in (None, "")}
         if d.verb in ("respond", "late_result"):
             facts["output"] = d.output
-        if d.input is not UNSET:
-            facts |= {"input": d.input, "inputBefore": row.input if row is not None else None}
+        facts |= self._replaced(d.interrupt_id, d.input)
         if not d.applied:
             facts["waiting"] = True  # nobody has gone on with it yet
         at, self._at = self._at, d.at
-        self._add(kind, self._title(d.interrupt_id, d.verb, d.by), facts)
+        by = f" by {one_line(d.by, 80)}" if d.by else ""
+        self._add(kind, f"{self._about(d.interrupt_id)} {_done(d.verb, d.input)}{by}", facts)
         self._at = at
 
     def _ended(self, event: TurnEnded) -> None:
@@ -313,10 +317,31 @@ class _Teller:
         """What it runs with: in a branch, what was decided in that branch."""
         return self._edits.get(self._snapshot_id, {}).get(call, self._calls[call].input)
 
-    def _title(self, interrupt_id: str, verb: str, by: str | None = None) -> str:
+    def _shown(self, interrupt_id: str) -> Shown | None:
+        """What a decision on it is about: the innermost call, with the input that it had before, in its branch."""
+        call, pause = self._pauses.get(interrupt_id, ("", None))
         row = self._interrupts.get(interrupt_id)
-        about = summary(row.tool, row.input) if row is not None else "A call"
-        return f"{about} {_DONE.get(verb, verb)}{' by ' + one_line(by, 80) if by else ''}"
+        if pause is not None and call in self._calls:
+            return shown_by(self._calls[call].name, self._input(call), pause.payload, pause.path)
+        return shown_by(row.tool, row.input, row.payload, row.path) if row is not None else None
+
+    def _about(self, interrupt_id: str) -> str:
+        shown = self._shown(interrupt_id)
+        if shown is None:
+            return "A call"
+        _, pause = self._pauses.get(interrupt_id, ("", None))
+        asked = pause or self._interrupts[interrupt_id]
+        inside = f" in {one_line(' > '.join(asked.path), 80)}" if asked.path else ""
+        return f"{summary(shown.tool, shown.input)}{inside}"
+
+    def _replaced(self, interrupt_id: str, given: Json | UnsetType) -> dict[str, Json]:
+        shown = self._shown(interrupt_id)
+        return {} if given is UNSET else {"input": given, "inputBefore": shown.input if shown is not None else None}
+
+
+def _done(verb: str, given: Json | UnsetType) -> str:
+    """What became of a call. `given` is the input that it was to run with instead."""
+    return f"{_DONE.get(verb, verb)}{' with another input' if given is not UNSET else ''}"
 
 
 _VERBS = {Responded: "respond", Restarted: "restart", Declined: "decline", Expired: "expire"}

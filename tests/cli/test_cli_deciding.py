@@ -147,6 +147,9 @@ def test_an_edited_input_is_checked_by_the_tool_and_recorded(shop: Shop) -> None
     assert shop.effects() == ["paid 3"]
     (decision,) = shop("show", waiting, "--json").json["decisions"]
     assert (decision["inputReplaced"], decision["input"]) == (True, {"amount": 3})
+    shown = shop("show", waiting).out.partition("Decisions")[2]
+    assert "restart with another input by ann" in shown
+    assert '"amount": 3' in shown
 
 
 def test_an_edited_input_cannot_be_checked_without_the_application(shop: Shop) -> None:

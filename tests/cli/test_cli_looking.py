@@ -185,6 +185,7 @@ def test_the_log_marks_what_failed_and_cuts_the_input_and_not_what_became_of_it(
     assert t.end() == 0
     lines = t.screen.split("\n")
     assert any("◆ forged(" in line and "…) was declined by ann" in line for line in lines), t.screen
+    assert "by ann by ann" not in t.screen
     assert any("‖ forged(" in line and "…) waits for a decision" in line for line in lines), t.screen
     t = terminal("log", other, "--store", shop.store, size=(80, 30))
     assert t.end() == 0

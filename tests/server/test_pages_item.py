@@ -277,6 +277,12 @@ async def test_an_edited_input_is_shown_as_a_difference_before_it_runs(desk: Des
     decision = (await desk.decisions(page))[0]
     assert decision.input == {"to": "bob", "body": "one 2 three", "copies": 4}
     assert (await desk.row(page)).input == {"to": "bob", "body": "one two three"}
+    audit = page.text.partition("Decisions so far")[2]
+    assert "root approved with another input" in audit
+    assert "one 2 three" in audit
+    session = await desk.root.get(f"/sessions/{(await desk.row(page)).session_id}")
+    assert "root approved send with another input" in session.text
+    assert "Input before" in session.text
 
 
 async def test_what_nobody_touched_is_no_difference_however_a_browser_sends_it(desk: Desk) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from adjourn import Adjourn, MemoryStore, SessionConflict, ToolFailed
 from adjourn.testing import ScriptedModel, call
-from sessions.session_kit import Process, World, assert_sendable, outputs_of
+from sessions.session_kit import Process, World, assert_sendable, desk, outputs_of
 
 
 class Outer:
@@ -51,6 +51,36 @@ PAY = call("pay", {"amount": 5})
 
 def delegated(*more: Any, name: str = "buyer") -> list[Any]:
     return [call(name, {"task": "buy tea"}), *more]
+
+
+async def test_timelines_tell_the_call_that_a_decision_inside_was_about(world: World) -> None:
+    middle = [call("buyer", {"task": "tea, please"}), "Told so."]
+    app = Outer(world, inner=[PAY, "Bought."], middle=middle, outer=delegated("All done.", name="manager"))
+    session = app.connect()
+    await session.send("get tea").output
+    accepted = await app.ai.inbox.restart(session.interrupts[0].id, replace_input={"amount": 4}, by="ann")
+    assert accepted.turn is not None
+    await accepted.turn.output
+    store = world.place.open()
+
+    def inside(session_id: str) -> str:
+        row = store.submit(lambda tx: tx.session(session_id), read=True).result(60)
+        assert row is not None
+        return row.inner[0]
+
+    manager = inside(session.id)
+    for session_id, by in ((session.id, " by ann"), (manager, "")):
+        titles = [e for e in await desk(world).sessions.timeline(session_id) if e.kind in ("pause", "decision")]
+        way = "manager > buyer" if by else "buyer"
+        assert [e.title for e in titles] == [
+            f"pay(amount=5) in {way} waits for a decision",
+            f"pay(amount=5) in {way} was sent round again with another input{by}",
+        ]
+        assert (titles[1].facts["inputBefore"], titles[1].facts["input"]) == ({"amount": 5}, {"amount": 4})
+    *_, decision, ran, _, _ = await desk(world).sessions.timeline(inside(manager))
+    assert decision.title == "pay(amount=5) was sent round again with another input"
+    assert (decision.facts["inputBefore"], decision.facts["input"]) == ({"amount": 5}, {"amount": 4})
+    assert ran.title == "pay(amount=4) ran"
 
 
 async def test_a_delegated_task_runs_in_the_inner_agent_and_its_answer_comes_back(world: World) -> None:

@@ -89,6 +89,32 @@ async def test_a_decision_that_nobody_took_up_yet_is_told_as_waiting(world: Worl
     *_, last = await told(world, session.id)
     assert (last.kind, last.facts["waiting"]) == ("decision", True)
     assert (last.facts["input"], last.facts["inputBefore"]) == ({"amount": 4}, {"amount": 5})
+    assert last.title == "pay(amount=5) was sent round again with another input by ann"
+
+
+async def test_each_decision_is_told_with_the_input_that_was_shown_then(world: World) -> None:
+    def define(p: Process) -> None:
+        @p.ai.tool(approval=True)
+        async def book(seats: int) -> str:
+            if seats > 1:
+                raise RuntimeError("full")
+            return "booked"
+
+    process = world.process(call("book", {"seats": 3}), "Booked.", define=define)
+    session = process.connect()
+    await session.send("go").output
+    with pytest.raises(ToolFailed):
+        await session.interrupts[0].restart(replace_input={"seats": 2}).output
+    world.clock.time += 1
+    await session.interrupts[0].restart(replace_input={"seats": 1}).output
+    assert [e.title for e in await told(world, session.id) if e.kind in ("pause", "decision", "tool")] == [
+        "book(seats=3) waits for a decision",
+        "book(seats=3) was sent round again with another input",
+        "book(seats=2) failed",
+        "book(seats=2) waits once more",
+        "book(seats=2) was sent round again with another input",
+        "book(seats=1) ran",
+    ]
 
 
 async def test_a_restart_that_fails_waits_once_more_and_each_step_is_told(world: World) -> None:

@@ -136,9 +136,6 @@ def _line(screen: Screen, entry: Entry) -> None:
     tokens = _tokens(entry)
     if tokens and not screen.narrow:
         tail = f"{tokens:,} tok" + (f", {tail}" if tail else "")
-    who: Any = entry.facts.get("by") if entry.kind == "decision" else None
-    if who:
-        title += f" by {safe(str(who), 60)}"
     if not screen.narrow:  # there it goes on in the next line: what is cut off would be the point of it
         title = _fitted(
             title,

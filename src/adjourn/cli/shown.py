@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from msgspec import UNSET
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -121,7 +122,10 @@ def show_decision(screen: Screen, decision: Decision) -> None:
     who = f" by {safe(decision.by, 80)}" if decision.by else ""
     where = f" from {safe(decision.address, 80)}" if decision.address else ""
     taken = "" if decision.applied else "  (not taken up yet)"
-    screen.say(Text(at(decision.at), "dim"), f"  {decision.verb}{who}{where}{taken}")
+    edited = " with another input" if decision.input is not UNSET else ""
+    screen.say(Text(at(decision.at), "dim"), f"  {decision.verb}{edited}{who}{where}{taken}")
+    if decision.input is not UNSET:
+        screen.quote(show_json(decision.input, limit=4000), mark="  │ ")
     if decision.reason:
         screen.quote(decision.reason, limit=2000, mark="  │ ")
     if decision.verb in ("respond", "late_result"):

@@ -138,6 +138,7 @@ class ItemPage:
             "typed": {"reason": how.reason, "metadata": how.note, "metadata_error": how.note_error},
             "notices": how.notices,
             "history": history,
+            "replaced": _replaced,
             "talk": await self._talk(),
             "ids": self._ids(),
             "on_expiry": on_expiry(row),
@@ -235,6 +236,10 @@ class ItemPage:
             ),
         }
         return self.visit.page("review.html", context)
+
+
+def _replaced(decision: Decision) -> bool:
+    return decision.input is not UNSET
 
 
 def _find_tool(visit: Visit, row: InterruptRecord) -> Tool[..., Any] | None:

@@ -93,7 +93,8 @@ def _step(entry: Entry, number: int, url: Callable[[str], str]) -> Step:
     elif kind == "decision":
         tool = one_line(str(facts.get("tool") or "the call"), 60)
         who = one_line(str(facts.get("by") or "Somebody"), 80)
-        title = f"{who} {DONE.get(str(facts.get('verb')), str(facts.get('verb')))} {tool}"
+        edited = " with another input" if "inputBefore" in facts else ""
+        title = f"{who} {DONE.get(str(facts.get('verb')), str(facts.get('verb')))} {tool}{edited}"
         text = str(facts.get("reason") or "")
     elif kind == "engine":
         named = [(key, _ENGINE[key]) for key in _ENGINE if facts.get(key) not in (None, "")]
@@ -105,7 +106,13 @@ def _step(entry: Entry, number: int, url: Callable[[str], str]) -> Step:
     error = facts.get("error")
     if isinstance(error, Mapping):
         text = str(error.get("message", ""))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-    named = [("input", "Input"), ("output", "Result"), ("payload", "What it says"), ("metadata", "Note for the tool")]
+    named = [
+        ("inputBefore", "Input before"),
+        ("input", "Input"),
+        ("output", "Result"),
+        ("payload", "What it says"),
+        ("metadata", "Note for the tool"),
+    ]
     details += [(word, show_json(facts[key], limit=_JSON)) for key, word in named if _worth(facts, key)]
     if facts.get("waiting"):
         chips.append("not taken up yet")
@@ -121,7 +128,7 @@ def _step(entry: Entry, number: int, url: Callable[[str], str]) -> Step:
 
 
 def _worth(facts: Mapping[str, Any], key: str) -> bool:
-    return key in facts and not (key in ("payload", "metadata", "input") and facts[key] in (None, {}))
+    return key in facts and not (key in ("payload", "metadata", "input", "inputBefore") and facts[key] in (None, {}))
 
 
 def _said(entry: Entry) -> tuple[str, str]:
