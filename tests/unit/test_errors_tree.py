@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,12 @@ STATUSES = {
 
 def test_every_error_has_a_canonical_status() -> None:
     assert {kind.status for kind in defined().values() if issubclass(kind, errors.AdjournError)} <= STATUSES
+
+
+def test_every_error_has_a_row_in_the_page_of_errors() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+    named = {name for cell in re.findall(r"^\| (.+?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)}
+    assert set(errors.__all__) - named == {"AdjournError"}  # the root, which is none of its own
 
 
 def test_unknown_stale_foreign_and_resolved_are_four_errors_none_of_which_is_another() -> None:
