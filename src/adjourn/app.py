@@ -432,7 +432,8 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
     work.close()  # it was never to run, so that nobody is told that it was not awaited
     raise DefinitionError(
-        "run_sync starts an event loop, and one is running here (an async function, a notebook): await the coroutine instead"
+        "run_sync starts an event loop, and one is running here (an async function, a notebook, a command that imports this "
+        'module): await the coroutine instead; a module runs it under `if __name__ == "__main__":`'
     )
 
 

@@ -95,6 +95,30 @@ def test_a_wrong_application_is_told_with_what_was_found_there(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("start", ["run_sync", "asyncio.run"])
+def test_a_module_that_runs_a_program_is_told_where_to_put_it(
+    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    name = f"cli_unguarded_{start.replace('.', '_')}"
+    text = f"""import asyncio
+from adjourn import Adjourn, run_sync
+ai = Adjourn()
+async def main(): ...
+program = main()
+try:
+    {start}(program)
+finally:
+    program.close()
+"""
+    (shop.folder / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(shop.folder), *sys.path])
+    code, _, err = told(capsys, "inbox", "--app", f"{name}:ai")
+    assert code == 2
+    assert f"importing '{name}' ran a program" in err
+    assert f"{name}.py, line 7" in err
+    assert 'if __name__ == "__main__":' in err
+
+
 def test_debug_shows_the_traceback_of_a_users_mistake(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     _, _, err = told(capsys, "worker", "shop_app:fails", "--debug")
     assert "Traceback" in err

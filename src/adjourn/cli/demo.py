@@ -71,9 +71,8 @@ class Demo:
         await self._turn(session, FIRST)
         await self._turn(session, SECOND)
         await session.close()
-        if keep is not None:
-            await self._leave_one()
-        self._end(keep)
+        left = await self._leave_one() if keep is not None else ""
+        self._end(keep, left)
 
     async def _turn(self, session: AgentSession, message: str) -> None:
         say = self._screen.say
@@ -110,12 +109,15 @@ class Demo:
         self._screen.quote("day=Tuesday, before_noon=true")
         return interrupt.respond(_DAY)
 
-    async def _leave_one(self) -> None:
+    async def _leave_one(self) -> str:
+        """Leaves a call that waits; returns its id."""
         session = self._ai.agents[AGENT].connect(AgentInit(owner="ann"))
-        self._steps.append(turn_facts(await session.send(FIRST).output))
+        output = await session.send(FIRST).output
+        self._steps.append(turn_facts(output))
         await session.close()
+        return output.interrupts[0].id
 
-    def _end(self, keep: Path | None) -> None:
+    def _end(self, keep: Path | None, left: str) -> None:
         screen = self._screen
         screen.give({"turns": self._steps, "store": str(keep) if keep is not None else None})
         screen.say()
@@ -128,7 +130,7 @@ class Demo:
             place = shlex.quote(safe(keep))
             lines += [
                 ("What waits", f"adjourn inbox --store {place}"),
-                ("Decide it", f"ADJOURN_DEMO_STORE={place} adjourn restart --app {app}"),
+                ("Decide it", f"ADJOURN_DEMO_STORE={place} adjourn restart {left} --app {app}"),
             ]
         lines.append(
             ("The big demo", "make demo   (in a checkout of the repository: a real language model, on this machine)")

@@ -1,5 +1,6 @@
 """Which store or application a command is about: from its options, the environment, or the name of an application."""
 
+import asyncio
 import importlib
 import inspect
 import os
@@ -14,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from adjourn.agent import Agent
-from adjourn.app import Adjourn
+from adjourn.app import Adjourn, run_sync
 from adjourn.cli.failures import Misuse
 from adjourn.cli.signals import stoppable
 from adjourn.errors import AdjournError
@@ -216,8 +217,6 @@ def _module(module_name: str, name: str) -> ModuleType:
         sys.path.insert(0, here)  # as uvicorn does: what lies here can be named
     try:
         return importlib.import_module(module_name)
-    except AdjournError:
-        raise
     except ModuleNotFoundError as e:
         if e.name and (module_name == e.name or module_name.startswith(f"{e.name}.")):
             hint = f" ({_no_file(module_name)})" if module_name.endswith(".py") else ""
@@ -230,9 +229,24 @@ def _module(module_name: str, name: str) -> ModuleType:
     except SystemExit as e:
         raise Misuse(f"module {module_name!r} ended Python while it was imported", kind="app") from e
     except Exception as e:
+        if program := _program(e):
+            raise Misuse(
+                f"importing {module_name!r} ran a program ({program}), and it is only to define things. Put "
+                'what it runs under `if __name__ == "__main__":`',
+                kind="app",
+            ) from None
+        if isinstance(e, AdjournError):
+            raise
         raise Misuse(
             f"module {module_name!r} could not be imported: {_at(e)}{type(e).__name__}: {e}", kind="app"
         ) from e
+
+
+def _program(error: Exception) -> str:
+    """Where `run_sync` or `asyncio.run` was called, if it comes of these: they start an event loop, and one runs here."""
+    *_, caller, last = traceback.extract_tb(error.__traceback__)
+    starters = [(f.__code__.co_filename, f.__name__) for f in (run_sync, asyncio.run)]
+    return f"{caller.filename}, line {caller.lineno}" if (last.filename, last.name) in starters else ""
 
 
 def _no_file(path: str) -> str:
