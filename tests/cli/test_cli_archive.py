@@ -20,7 +20,7 @@ def test_what_is_exported_is_imported_as_it_was(shop: Shop) -> None:
     assert [json.loads(line)["session"]["id"] for line in exported.out.splitlines()] == [waits, rests]
     target = str(shop.folder / "other.db")
     got = shop.run("import", "--store", target, "--json", input=exported.out)
-    assert got.json == {"imported": 2}
+    assert got.json == {"imported": 2, "nested": 0}
     again = shop.run("export", "--store", target)
     assert again.out.replace(" ", "") == exported.out.replace(" ", "")
     assert len(shop.run("inbox", "--store", target, "--json").json["items"]) == 1
@@ -30,7 +30,7 @@ def test_chosen_sessions_are_exported_to_a_file(shop: Shop) -> None:
     chosen, _ = shop.say("pay 5"), shop.say("hello")
     path = shop.folder / "out.jsonl"
     got = shop("export", chosen[:9], "--output", str(path), "--json")
-    assert got.json == {"exported": 1, "file": str(path)}
+    assert got.json == {"exported": 1, "nested": 0, "file": str(path)}
     assert json.loads(path.read_text(encoding="utf-8"))["session"]["id"] == chosen
     assert shop("export", "nobody").code == 3
 

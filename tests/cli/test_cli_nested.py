@@ -61,3 +61,17 @@ def test_a_chat_shows_and_edits_the_innermost_call(shop: Shop) -> None:
     assert "pay(amount=7)" in got.out
     assert "pay waits" in got.out
     assert shop.effects() == ["paid 6"]
+
+
+def test_an_export_and_an_import_count_the_sessions_of_nested_agents_apart(shop: Shop) -> None:
+    path = str(shop.folder / "out.jsonl")
+    assert shop("export", "--output", path).out == f"Wrote 1 session and 2 of nested agents with them to {path}.\n"
+    assert len(shop("sessions").out.splitlines()) == 1
+    got = shop.run("import", path, "--store", str(shop.folder / "other.db"))
+    assert got.out == "Stored 1 session and 2 of nested agents with them.\n"
+
+
+def test_where_an_agents_sessions_are_all_parts_of_others_the_list_says_so(shop: Shop) -> None:
+    assert "parts of the sessions of agents that call it as a tool" in shop("sessions", "--agent", "till").err
+    for agent in ("boss", "nobody"):
+        assert "parts of" not in shop("sessions", "--agent", agent).err

@@ -3,11 +3,12 @@
 import re
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Annotated, Any
 
+import msgspec
 import typer
 
 from adjourn.app import Adjourn
@@ -22,7 +23,7 @@ from adjourn.cli.words import many, short, span
 from adjourn.errors import SessionError, SessionPaused
 from adjourn.lease import transact
 from adjourn.parts import new_id
-from adjourn.records import InterruptQuery, SessionQuery, SessionRecord
+from adjourn.records import INNER, InterruptQuery, SessionQuery, SessionRecord
 from adjourn.store import Store, Tx
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -47,15 +48,38 @@ async def export(
     """Write sessions, all of them where none is named, as one line of JSON each."""
     ai = shell.place.open()
     chosen = [(await find_session(ai, typed)).id for typed in ids or ()]
-    count = 0
+    nested: list[bool] = []  # of each line
     with _writing(output, shell.place) as file:
         async for line in ai.sessions.export(chosen or None):
             file.write((harmless(line.decode()) if output is None else line.decode()).encode() + b"\n")
-            count += 1
+            nested.append(_is_nested(line))
         file.flush()
     if output is not None:
-        shell.screen.give({"exported": count, "file": str(output)})
-        shell.screen.say(f"Wrote {many(count, 'session')} to {safe(output)}.")
+        shell.screen.give({"exported": len(nested), "nested": sum(nested), "file": str(output)})
+        shell.screen.say(f"Wrote {_counted(len(nested), sum(nested))} to {safe(output)}.")
+
+
+class _Named(msgspec.Struct):
+    id: str
+
+
+class _Line(msgspec.Struct):
+    """An exported session, as far as it says which one it is."""
+
+    session: _Named
+
+
+def _is_nested(line: bytes) -> bool:
+    """Whether a line is the session of a nested agent. One that is no session at all is for others to refuse."""
+    try:
+        return msgspec.json.decode(line, type=_Line).session.id.startswith(INNER)
+    except msgspec.DecodeError:
+        return False
+
+
+def _counted(count: int, nested: int) -> str:
+    with_them = f" and {nested:,} of nested agents with them" if nested else ""
+    return many(count - nested, "session") + with_them
 
 
 @contextmanager
@@ -89,10 +113,17 @@ async def import_(
     stores = ai.stores()
     if len(stores) != 1:
         raise misused(f"the application has {many(len(stores), 'store')}; name the one to import into with --store")
+    nested: list[bool] = []
+
+    def noted(lines: Iterable[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            nested.append(_is_nested(line))
+            yield line
+
     with _reading(file) as lines:
-        count = await ai.sessions.import_(lines, stores[0])
-    shell.screen.give({"imported": count})
-    shell.screen.say(f"Stored {many(count, 'session')}.")
+        count = await ai.sessions.import_(noted(lines), stores[0])
+    shell.screen.give({"imported": count, "nested": sum(nested)})
+    shell.screen.say(f"Stored {_counted(count, sum(nested))}.")
 
 
 def _reading(file: str) -> Any:

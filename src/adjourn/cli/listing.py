@@ -19,7 +19,7 @@ from adjourn.cli.shown import show_interrupt
 from adjourn.cli.words import ago, left, many, short
 from adjourn.display import summary
 from adjourn.lease import transact
-from adjourn.records import InterruptQuery, InterruptRecord, SessionRecord
+from adjourn.records import InterruptQuery, InterruptRecord, SessionQuery, SessionRecord
 from adjourn.resume import seen
 from adjourn.store import Tx
 
@@ -164,6 +164,11 @@ async def sessions(shell: Shell, filters: SessionFilters) -> None:
     items = [session_facts(row, count) for row, count in zip(rows, waiting, strict=True)]
     shell.screen.give({"items": items, "nextCursor": rows[-1].id if more else None})
     _list_sessions(shell, list(zip(rows, waiting, strict=True)))
+    if not rows and filters.agent is not None and await _is_nested(ai, filters.agent):
+        shell.screen.note(
+            f"Those of {safe(filters.agent, 60)} are parts of the sessions of agents that call it as a tool, and listed and "
+            "exported with these."
+        )
     if more:
         shell.screen.note(f"There are more: --cursor {safe(rows[-1].id, 2000)}")
 
@@ -181,6 +186,13 @@ async def _open_pauses(ai: Adjourn, ids: Sequence[str]) -> list[int]:
 async def _page(ai: Adjourn, filters: SessionFilters, after: SessionRecord | None) -> list[SessionRecord]:
     """One more than asked for, where there are as many."""
     return [*await ai.sessions.list(agent=filters.agent, owner=filters.owner, after=after, limit=filters.limit + 1)]
+
+
+async def _is_nested(ai: Adjourn, agent: str) -> bool:
+    """Whether sessions of this agent are there, all of them parts of others."""
+    query = SessionQuery(agent=agent, limit=1)
+    found = [await transact(store, lambda tx: tx.sessions(query), read=True) for store in ai.stores()]
+    return any(found)
 
 
 def _list_sessions(shell: Shell, rows: list[tuple[SessionRecord, int]]) -> None:
