@@ -335,6 +335,10 @@ class Agent:
         except Misfit as e:
             raise InvalidState(f"the state does not fit the state type of agent {self.name!r}: {e}") from None
 
+    def value_of(self, text: str) -> Any:
+        """A reply as the `output=` type; None where the agent has none."""
+        return self._output.parse(text) if self._output is not None else None
+
     def signed(self, state: SessionState) -> SessionState:
         """The state with a signature, where the application has a secret."""
         if not self._host.secrets:

@@ -97,6 +97,7 @@ class Conversation:
             self.unfinished = Leg(
                 leg.session_id, last.id, last.turn_id, agent, holder, last.created, last.parent_id, leg.owner, 0,
                 last.batches, False, (), leg.open, mine, last.trace, last.trace, last.engine, last.ran,
+                last.queued,
             )  # fmt: skip
 
     def take(self, state: SessionState, limits: Limits) -> None:

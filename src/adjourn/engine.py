@@ -238,7 +238,7 @@ def end_leg(tx: Tx, snapshot_id: str, limits: Limits, reason: str, now: float, l
     leg = Leg(
         row.session_id, row.id, row.turn_id, row.agent, loaded.session.holder or "", row.created, row.parent_id,
         loaded.session.owner, 0, row.batches, row.branch, open=open_in(turn), force=True, trace=row.trace,
-        engine=row.engine, ran=row.ran,
+        engine=row.engine, ran=row.ran, queued=row.queued,
     )  # fmt: skip
     place = place_of(tx, leg)
     after = record(turn, end) if turn.ended is None else turn

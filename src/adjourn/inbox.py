@@ -308,7 +308,7 @@ class Inbox:
         agent = self._office.agents.get(session.agent) if session is not None else None
         if snapshot_id is None or agent is None or agent.store is not store:
             return None
-        turn = self._driving[session_id] = agent.connect(AgentInit(session_id, snapshot_id)).take_up()
+        turn = self._driving[session_id] = agent.connect(AgentInit(session_id, snapshot_id)).take_up(snapshot_id)
         turn.when_done(partial(self._driven, session_id, turn))
         return turn
 

@@ -58,8 +58,8 @@ class Leg(msgspec.Struct, frozen=True, gc=False):
 
     `epoch` is 0 until the lease is claimed. `branch` allows a second child of `parent_id`. `open` are the interrupts that
     wait in this branch. `force` takes the lease from whoever holds it, to abort. `trace` is the W3C traceparent of the span
-    that the leg runs in, `before` that of the leg which this one goes on from; None where nobody traces. `engine` and `ran` are
-    those of its snapshot.
+    that the leg runs in, `before` that of the leg which this one goes on from; None where nobody traces. `engine`, `ran`
+    and `queued` are those of its snapshot.
     """
 
     session_id: str
@@ -80,6 +80,7 @@ class Leg(msgspec.Struct, frozen=True, gc=False):
     before: str | None = None
     engine: str = ""
     ran: tuple[Ran, ...] = ()
+    queued: str | None = None
 
 
 class Write(msgspec.Struct, frozen=True, gc=False):
@@ -178,7 +179,7 @@ def _unqueued(session: SessionRecord, queued: str | None) -> tuple[Queued, ...]:
 
 def _claimed_or_settled(tx: Tx, write: Write) -> SessionRecord:
     try:
-        return _claimed(tx, write.leg, write.now)
+        return claimed(tx, write.leg, write.now)
     except (SessionBusy, SessionConflict):
         # Whoever decided in vain should hear of the decision that counts, not of the turn that took it up.
         for event in write.events:
@@ -190,7 +191,9 @@ def _claimed_or_settled(tx: Tx, write: Write) -> SessionRecord:
         raise
 
 
-def _claimed(tx: Tx, leg: Leg, now: float) -> SessionRecord:
+@brief
+def claimed(tx: Tx, leg: Leg, now: float) -> SessionRecord:
+    """The session with its lease taken for this leg; for looking, too. Raises SessionBusy, SessionConflict, SessionNotFound."""
     session = tx.session(leg.session_id)
     if session is None:
         if leg.parent_id is not None:
@@ -326,6 +329,7 @@ def _snapshot(tx: Tx, write: Write, leg: Leg, rest: Paused | Finished | None) ->
         trace=leg.trace,
         engine=leg.engine,
         ran=leg.ran,
+        queued=leg.queued,
     )
     if rest is None:
         return snapshot

@@ -9,46 +9,40 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from adjourn.answer import Answer
 from adjourn.clock import Clock
-from adjourn.conversation import Conversation
 from adjourn.engine import Engine
 from adjourn.errors import (
-    AlreadyResolved,
     InvalidRequest,
     InvalidState,
     ResumeError,
     SessionConflict,
     SessionError,
-    SessionPaused,
 )
 from adjourn.events import (
     Decided,
-    Declined,
     Event,
-    Expired,
     Json,
     Limits,
     Pause,
-    ToolInterrupted,
     ToolReturned,
-    TurnEnded,
 )
+from adjourn.generation import failure
 from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, SessionState
 from adjourn.lease import Keeper, settled, timed, transact
 from adjourn.ledger import Leg, Saved, Write, late_result, save
-from adjourn.notices import leg_ids, tell_accepted, tell_refused, tell_refused_items
+from adjourn.notices import leg_ids, tell_accepted, tell_refused
 from adjourn.observe import Observer, notify
-from adjourn.parts import Artifact, ErrorInfo, Message, Part, decode, encode, new_id
+from adjourn.parts import Artifact, Message, decode, encode, new_id
 from adjourn.promise import Promise
-from adjourn.resume import decide
 from adjourn.setting import Setting
-from adjourn.settling import as_event, settled_before
+from adjourn.settling import as_event
 from adjourn.state import Call, Finished, Paused, Turn
-from adjourn.store import Decision, Queued, Store, Tx
+from adjourn.store import Decision, Queued, Store
 from adjourn.tool import Tool
+from adjourn.transcript import write
+from adjourn.turn import next_step
 
-Start = Callable[[], tuple[Turn, list[Event]]]
+Start = Callable[[Any], tuple[Turn, list[Event]]]
 
 
 class Agentlike(Protocol):
@@ -79,6 +73,14 @@ class Agentlike(Protocol):
         """JSON as the agent's state type. Raises InvalidState."""
         ...
 
+    async def wait(self, snapshot_id: str) -> Any:
+        """Returns when the turn of this snapshot rests, whichever process runs it."""
+        ...
+
+    def value_of(self, text: str) -> Any:
+        """A reply as the agent's output type; None where it has none."""
+        ...
+
     def signed(self, state: SessionState) -> SessionState: ...
 
     def verified(self, state: SessionState) -> SessionState: ...
@@ -103,8 +105,8 @@ class Drove(Protocol):
 
 
 @dataclass(slots=True)
-class Aborted:
-    """A turn that was ended by somebody else."""
+class Ended:
+    """A turn that somebody else brought to its rest."""
 
     turn: Turn
     value: Any = None
@@ -139,7 +141,8 @@ class Resting(Protocol):
 @dataclass(slots=True)
 class Plan:
     """How one leg starts, and what it runs with. `settled`: it was decided outside, so no expiry comes before it. `asks`: it may
-    ask the model before it commits anything.
+    ask the model before it commits anything. `said` is the message that it is about.
+    `found_at` is the snapshot where it was found that a driver has something to do.
     """
 
     start: Start
@@ -151,11 +154,8 @@ class Plan:
     address: str | None = None
     settled: bool = False
     asks: bool = False
-
-
-def sending(say: Callable[[Message], tuple[Turn, list[Event]]], queue: Sequence[Queued]) -> Plan:
-    """How the leg starts that sends the message which has waited longest."""
-    return Plan(partial(say, queue[0].message), None, True, unqueue=queue[0].id)
+    said: Message | None = None
+    found_at: str | None = None
 
 
 class LegJournal:
@@ -249,30 +249,6 @@ class LegJournal:
         return partial(late_result, session_id=self.leg.session_id, call_id=call, output=output, now=now)
 
 
-def deciding(agent: Agentlike, turn: Turn, items: Sequence[Answer | Part], by: str | None) -> tuple[Turn, list[Event]]:
-    """The turn with these decisions in it. Raises ResumeError where one does not fit, and then none is taken."""
-    try:
-        turn, events = decide(turn, items, agent.find_tool, agent.clock.now(), by)
-    except ResumeError as e:
-        refused = e
-        if agent.store is not None and isinstance(e, AlreadyResolved) and e.decision is None:
-            # The transcript says that it was answered; who did, and how, the store knows.
-            refused = agent.store.submit(partial(_accepted, items=items), read=True).result() or e
-        if agent.observers:
-            tell_refused_items(agent.observers, items, refused)
-        raise refused from None
-    return turn, list(events)
-
-
-def _accepted(tx: Tx, items: Sequence[Answer | Part]) -> ResumeError | None:
-    for item in items:
-        row = tx.interrupt(item.event.interrupt) if isinstance(item, Answer) else None
-        refused = settled_before(tx, row) if row is not None else None
-        if isinstance(refused, AlreadyResolved):
-            return refused
-    return None
-
-
 def checked(agent: Agentlike, init: AgentInit) -> SessionState | None:
     """The state to begin with. Raises SessionError for what does not go with the agent's way of keeping sessions."""
     if agent.store is not None:
@@ -331,43 +307,6 @@ def stop_leg(task: "asyncio.Task[Any] | None", lost: list[Exception], why: Excep
         task.cancel()
 
 
-def paused_error(interrupts: Sequence[AgentInterrupt]) -> SessionPaused:
-    """Why a message was not taken."""
-    names = ", ".join(f"{i.name} ({i.id})" for i in interrupts)
-    return SessionPaused(
-        f"the session is paused and waits for a decision on: {names}. Respond, restart or decline first; the message was not "
-        "taken. (on_message_while_paused= of the agent can decline or queue instead)",
-        interrupts,
-    )
-
-
-def declining(turn: Turn) -> list[Event]:
-    """The open calls declined and the turn over, to make room for a new message."""
-    reason = "The user went on with another message instead."
-    events: list[Event] = [Declined(c.pause.id, reason, "message") for c in turn.paused if c.pause is not None]
-    return [*events, TurnEnded("aborted", ErrorInfo("CANCELLED", "a new message took its place", "Superseded"))]
-
-
-def expiring(turn: Turn, now: float) -> list[Event]:
-    """What nobody decided in time is settled before anything else."""
-    return [Expired(c.pause.id) for c in turn.paused if c.pause is not None and overdue(c, now)]
-
-
-def recovering(turn: Turn, at: Conversation, agent: Agentlike) -> list[Event]:
-    """What a dead driver left: runs of unknown outcome become pauses, waiting decisions are taken up.
-
-    An engine's leg is not left: the engine knows what runs, and only has to be woken.
-    """
-    if at.unfinished is not None and agent.engine is not None and at.held_by == agent.engine.holder:
-        return []
-    events: list[Event] = [
-        ToolInterrupted(c.id, unknown_outcome(agent.find_tool(c.request.name)))
-        for c in turn.calls
-        if c.state == "running"
-    ]
-    return [*events, *[as_event(d) for d in at.waiting]]
-
-
 def rest_output(session: Resting, driver: Drove, step: Paused | Finished) -> AgentOutput:
     """What a leg came to."""
     turn, messages = driver.turn, session.messages
@@ -388,3 +327,19 @@ def rest_output(session: Resting, driver: Drove, step: Paused | Finished) -> Age
         driver.value,
         session.client_state if session.agent.store is None else None,
     )
+
+
+def told(session: Resting, turn: Turn) -> AgentOutput:
+    """The output of a turn that was brought to its rest elsewhere; `session` stands there. Raises as that turn's would."""
+    messages = session.messages
+    turn = replace(turn, history=tuple(messages[: len(messages) - len(write(turn))]))
+    step = next_step(turn)
+    assert isinstance(step, (Paused, Finished))
+    end = (turn.ended or step.end) if isinstance(step, Finished) else None
+    said = next((m.text for m in reversed(messages) if m.role == "model"), "")
+    value = session.agent.value_of(said) if end is not None and end.reason == "stop" else None
+    output = rest_output(session, Ended(turn, value), step if end is None else Finished(end))
+    error = failure(end, None, output) if end is not None else None
+    if error is not None:
+        raise error
+    return output

@@ -99,6 +99,20 @@ def gone_on(tx: Tx, session_id: str, snapshot_id: str | None) -> bool:
     return session is None or (session.head != snapshot_id and next_of(tx, session_id, snapshot_id) is not None)
 
 
+def turn_at(tx: Tx, snapshot_id: str, limits: Limits) -> Turn:
+    """The turn that this snapshot belongs to, as it was there, without what was said before it."""
+    at = tx.snapshot(snapshot_id)
+    ids: list[str] = []
+    turn_id = at.turn_id if at is not None else None
+    while at is not None and at.turn_id == turn_id:
+        ids.append(at.id)
+        at = tx.snapshot(at.parent_id) if at.parent_id is not None else None
+    turn = begin((), limits)
+    for event in tx.events(ids[::-1]):
+        turn = record(turn, event)
+    return turn
+
+
 def stand(loaded: Loaded, limits: Limits) -> Standing:
     """What this stored session amounts to."""
     history: list[Message] = []

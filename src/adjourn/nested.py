@@ -135,8 +135,8 @@ async def _inside(session: AgentSession, place: Place, task: str, ctx: ToolRunCo
         raise
     if session.interrupts:
         raise _surfaced(session.agent.name, session)
-    shape = session.agent.setting(session, ctx.context).output
-    return session.last_text if shape is None else shape.parse(session.last_text)
+    value = session.agent.value_of(session.last_text)
+    return session.last_text if value is None else value
 
 
 async def _opened(session: AgentSession, ctx: ToolRunContext) -> None:

@@ -59,7 +59,8 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     `batches` is how many batches of events it has. `messages` are what the whole turn added, set where the turn ended.
     `state` and `artifacts` are what changed since the parent. A `folded` one holds all that was before it as well. A `branch`
     was forked off its parent, which goes on without it. `trace` is the W3C traceparent of the leg, where it was traced.
-    `engine` names the engine that ran it, and `ran` which of its workers did; both are empty where no engine did.
+    `engine` names the engine that ran it, and `ran` which of its workers did; both are empty where no engine did. `queued` is
+    the id of the message that it is about, where that had waited.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     trace: str | None = None
     engine: str = ""
     ran: tuple[Ran, ...] = ()
+    queued: str | None = None
 
 
 class InterruptRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

@@ -1,13 +1,14 @@
 """A session of an agent: one conversation, driven leg by leg."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from msgspec import UNSET
+from msgspec.structs import replace
 
 from adjourn.answer import Answer, PausedCall
+from adjourn.belongings import Belongings
 from adjourn.conversation import Conversation
 from adjourn.errors import (
     AdjournError,
@@ -19,40 +20,45 @@ from adjourn.errors import (
     SessionNotFound,
     StoreError,
 )
-from adjourn.events import Event, Forked, Limits, Retried, TurnEnded, UserSaid
+from adjourn.events import Event, Forked, Limits, TurnEnded
 from adjourn.generation import Prompt, failure, sendable
 from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Resume, SessionState, inside
 from adjourn.lease import transact
-from adjourn.ledger import enqueue
+from adjourn.ledger import claimed
 from adjourn.leg import (
-    Aborted,
     Agentlike,
+    Ended,
     LegJournal,
     Plan,
     check_state,
     checked,
-    deciding,
-    declining,
-    expiring,
     overdue,
-    paused_error,
-    recovering,
     rest_output,
-    sending,
     stop_leg,
+    told,
 )
-from adjourn.loading import Loaded, gone_on, left_behind, load, load_on
+from adjourn.loading import Loaded, gone_on, left_behind, load, load_on, turn_at
 from adjourn.loop import Driver, paused_call
-from adjourn.parts import Artifact, ErrorInfo, Message, Part, convert, new_id, to_json, wire
-from adjourn.patch import difference
+from adjourn.outbox import Outbox, elsewhere
+from adjourn.parts import Artifact, ErrorInfo, Message, Part, new_id, to_json
 from adjourn.promise import loop_for
 from adjourn.remote import Remote, driver_of
 from adjourn.resume import as_items, meant
+from adjourn.starting import (
+    decide_on,
+    expire,
+    go_on,
+    make_room,
+    paused_error,
+    recover,
+    retry,
+    say,
+    sending,
+    with_events,
+)
 from adjourn.state import Finished, Paused, Turn
-from adjourn.store import Queued
 from adjourn.stream import StreamChunk, TurnEnd, Watcher
 from adjourn.tool import AbortSignal
-from adjourn.turn import begin, record
 
 
 class AgentSession:
@@ -74,13 +80,9 @@ class AgentSession:
         if state is not None:
             agent.typed_state(state.custom)
             self._at.take(state, agent.limits)
-        self._unsaved_state: Any = UNSET
-        self._unsaved_artifacts: dict[str, Artifact] = {}
-        self._shown_state: Any = UNSET
+        self._belongings = Belongings()
         self._current: AgentTurn | None = None
-        self._watcher: Watcher | None = None
-        self._handles: dict[str, tuple[AgentTurn, Plan]] = {}
-        self._inner: list[str] = []
+        self._outbox = Outbox(self)
         self._closed = False
         self.context: Any = None
         """The caller's context of the leg that runs."""
@@ -156,30 +158,20 @@ class AgentSession:
         """
         data = to_json(change(self.state) if callable(change) else change, "session state")
         value = self.agent.typed_state(data)
-        if self._watcher is not None:
-            whole = [{"op": "replace", "path": "", "value": data}]
-            patch = whole if self._shown_state is UNSET else difference(self._shown_state, data)
-            if patch:
-                self._shown_state = data
-                self._watcher.feed.put(StreamChunk(custom_patch=patch))
-        self._here().state = self._unsaved_state = data
+        self._belongings.set_state(data, self._here())
         return value
 
     def add_artifact(self, artifact: Artifact) -> None:
         """Adds an artifact; an earlier one of the same name is replaced."""
-        artifact = convert(wire(artifact), Artifact)  # refused here, not when it is read back
-        key = artifact.name or new_id("a_")
-        self._here().artifacts[key] = self._unsaved_artifacts[key] = artifact
-        if self._watcher is not None:
-            self._watcher.feed.put(StreamChunk(artifact=artifact))
+        self._belongings.add(artifact, self._here())
 
     def began_inner(self, session_id: str) -> None:
         """A nested agent's session belongs to this one from now on: it is deleted with it."""
-        self._inner.append(session_id)
+        self._belongings.add_inner(session_id)
 
     def unsaved(self) -> tuple[Any, tuple[Artifact, ...], tuple[str, ...]]:
         """What changed in this leg, for its commits."""
-        return self._unsaved_state, tuple(self._unsaved_artifacts.values()), tuple(self._inner)
+        return self._belongings.unsaved()
 
     # -- loading -----------------------------------------------------------------------------------------------------
 
@@ -188,11 +180,11 @@ class AgentSession:
 
         A handle that has read it before is brought up to date: it stands where its branch has come to.
         """
-        if self._loaded and not self._busy and self._at.stored:
+        if self._loaded and not self.busy and self._at.stored:
             self._read_again(self._at.snapshot_id)
         await self._load()
         if self._at.unfinished is not None or self._at.waiting:
-            turn = self._begin(Plan(self._recovery))
+            turn = self._begin(Plan(recover))
             await turn.settled()
             # Where it broke off, somebody else may have been quicker, and has brought it to rest by now.
             if self._closed or (await self._load()).unfinished is not None:
@@ -218,9 +210,7 @@ class AgentSession:
             running, now = agent.running.__contains__, agent.clock.now()
             self._at.adopt(loaded, agent.name, agent.limits, agent.holder, running, now)
             self.id = self._at.session_id
-        if self._unsaved_state is not UNSET:  # set since, for the next turn
-            self._at.state = self._unsaved_state
-        self._at.artifacts |= self._unsaved_artifacts
+        self._belongings.onto(self._at)
         self._loaded = True
 
     # -- going on ----------------------------------------------------------------------------------------------------
@@ -241,36 +231,42 @@ class AgentSession:
         said = sendable(message)
         if detach and self._store is None:
             raise SessionError("a background turn needs a store: give the agent store=")
-        plan = Plan(partial(self._message, said), context, True, detach, asks=True)
-        if self.agent.on_message_while_paused == "queue" and (self._busy or self._here().paused or self._at.queue):
-            return self._enqueue(said, plan)
-        if self._busy:
+        plan = Plan(partial(say, said), context, True, detach, asks=True, said=said)
+        if self.agent.on_message_while_paused == "queue" and self._must_wait():
+            return self._outbox.put(said, plan, AgentTurn(Watcher(self._wrap)))
+        if self.busy:
             raise SessionBusy("a turn of this session is running; await its output, or abort it")
         turn, now = self._at.turn, self.agent.clock.now()  # what is overdue is settled before the message
         if self.agent.on_message_while_paused == "refuse" and turn and not all(overdue(c, now) for c in turn.paused):
-            if self._store is not None and self._at.stored and self._store.submit(self._gone_on(), read=True).result():
-                raise self._left_behind()
+            stood = self._at.snapshot_id
+            left = partial(gone_on, session_id=self.id, snapshot_id=stood)
+            if self._store is not None and self._at.stored and self._store.submit(left, read=True).result():
+                self._read_again(stood)
+                raise left_behind(self.id, stood)
             raise paused_error(self.interrupts)
         return self._begin(plan, abort_signal)
 
     def resume(self, resume: Resume, *, context: Any = None, abort_signal: AbortSignal | None = None) -> AgentTurn:
         """Several decisions at once: all are valid, or none is taken. Returns the next turn."""
         self._from_outside()
-        start = partial(self._decisions, as_items(resume.respond, resume.restart), resume.by)
+        start = partial(decide_on, as_items(resume.respond, resume.restart), resume.by)
         return self._begin(Plan(start, context, detach=resume.detach, address=resume.address), abort_signal)
 
     def decide(self, answer: Answer) -> AgentTurn:
         """One decision; what an interrupt's own methods call."""
         self._from_outside()
-        return self._begin(Plan(partial(self._decisions, [answer])))
+        return self._begin(Plan(partial(decide_on, [answer], None)))
 
     def settle(self, start: Callable[[Turn], tuple[Turn, list[Event]]], context: Any = None) -> AgentTurn:
         """Goes on with what the session around this one decided; that holds whatever expired meanwhile."""
-        return self._begin(Plan(lambda: start(self._open_turn()), context, settled=True))
+        return self._begin(Plan(partial(go_on, start), context, settled=True))
 
-    def take_up(self) -> AgentTurn:
-        """Goes on with decisions that were made elsewhere, or with what a dead process left; for drivers."""
-        return self._begin(Plan(self._recovery))
+    def take_up(self, at: str) -> AgentTurn:
+        """Goes on from a snapshot with decisions that were made elsewhere, or with what a dead process left; for drivers.
+
+        Where somebody else was quicker, the turn ends as theirs does.
+        """
+        return self._begin(Plan(recover, found_at=at))
 
     def retry(self, limits: Limits | None = None, *, context: Any = None) -> AgentTurn:
         """Goes on from a failed or aborted turn: finished calls stay, what failed runs again.
@@ -278,7 +274,7 @@ class AgentSession:
         After LimitReached it takes new `limits`; without them it is refused.
         """
         self._from_outside()
-        return self._begin(Plan(partial(self._retrying, limits), context, asks=True))
+        return self._begin(Plan(partial(retry, limits), context, asks=True))
 
     async def abort(self, reason: str = "aborted by the caller") -> None:
         """Ends the running or paused turn. Its pauses are cancelled; the session takes the next message."""
@@ -288,7 +284,7 @@ class AgentSession:
         at = await self._load()
         if at.paused:
             ended = TurnEnded("aborted", ErrorInfo("CANCELLED", reason, "Aborted"))
-            await self._begin(Plan(partial(self._with_events, [ended]))).settled()
+            await self._begin(Plan(partial(with_events, [ended]))).settled()
 
     async def fork(self, snapshot_id: str | None = None) -> "AgentSession":
         """A branch of this session from one of its snapshots (the one it stands at, where none is named).
@@ -308,23 +304,14 @@ class AgentSession:
         standing.branch, standing.waiting, standing.unfinished = True, (), None
         if standing.turn is not None and standing.paused:
             ids = {c.pause.id: new_id("i_") for c in standing.turn.paused if c.pause is not None}
-            await branch._begin(Plan(partial(branch._with_events, [Forked(ids)]))).output
+            await branch._begin(Plan(partial(with_events, [Forked(ids)]))).output
         return branch
 
     async def close(self) -> None:
         """Waits for the turn that runs, and takes no more. What is stored stays, queued messages too."""
         self._from_outside()
         self._closed = True
-        handles, self._handles = self._handles, {}
-        for handle, _ in handles.values():
-            kept = (
-                "it is kept in the store, and sent when the session goes on"
-                if self._store is not None
-                else "it was not sent"
-            )
-            handle.fail(
-                SessionClosed(f"the session was closed while this message waited for a pause to be over; {kept}")
-            )
+        await self._outbox.close()
         if self._current is not None and not self._current.done:
             await self._current.settled()
 
@@ -337,7 +324,8 @@ class AgentSession:
     # -- how a leg starts --------------------------------------------------------------------------------------------
 
     @property
-    def _busy(self) -> bool:
+    def busy(self) -> bool:
+        """Whether a turn of this handle runs."""
         return self._current is not None and not self._current.done
 
     def _from_outside(self) -> None:
@@ -345,36 +333,6 @@ class AgentSession:
             raise SessionBusy(
                 "a tool asked its own session to wait for the turn that the tool is part of; that would never end"
             )
-
-    def _message(self, said: Message) -> tuple[Turn, list[Event]]:
-        if self._at.paused:
-            raise paused_error(self.interrupts)
-        event = UserSaid(said)
-        return record(begin(self._at.closed_history(), self.agent.limits), event), [event]
-
-    def _decisions(self, items: Sequence[Answer | Part], by: str | None = None) -> tuple[Turn, list[Event]]:
-        return deciding(self.agent, self._at.asked(self.agent.limits), items, by)
-
-    def _retrying(self, limits: Limits | None) -> tuple[Turn, list[Event]]:
-        if self._at.turn is None or self._at.turn.ended is None:
-            raise NothingPaused("the last turn of this session did not fail, so there is nothing to retry")
-        return self._with_events([Retried(limits)])
-
-    def _recovery(self) -> tuple[Turn, list[Event]]:
-        if self._at.unfinished is None and not self._at.waiting:
-            raise NothingPaused("this session waits for no driver: there is nothing to go on with")
-        return self._with_events(recovering(self._open_turn(), self._at, self.agent))
-
-    def _open_turn(self) -> Turn:
-        if self._at.turn is None:
-            raise NothingPaused("this session waits for no driver: there is nothing to go on with")
-        return self._at.turn
-
-    def _with_events(self, events: list[Event]) -> tuple[Turn, list[Event]]:
-        turn = self._open_turn()
-        for event in events:
-            turn = record(turn, event)
-        return turn, events
 
     # -- legs --------------------------------------------------------------------------------------------------------
 
@@ -414,37 +372,62 @@ class AgentSession:
         return output
 
     async def _to_rest(self, handle: AgentTurn, plan: Plan) -> tuple[AgentOutput, AdjournError | None]:
-        stood = plan.asks and self._loaded and self._at.stored
-        if stood and self._store is not None and await transact(self._store, self._gone_on(), read=True):
-            raise self._left_behind()  # before a model is asked
-        at = await self._load()
-        check_state(self.agent, at.state)
-        if at.queue and plan.start == self._recovery and not (at.unfinished or at.waiting or at.paused):
-            plan = sending(self._message, at.queue)
-        if (at.unfinished is not None or at.waiting) and plan.start != self._recovery:
-            await self._run(AgentTurn(Watcher()), Plan(self._recovery))
-        now, late = self.agent.clock.now(), plan.start != self._recovery and not plan.settled
-        if late and at.turn and any(overdue(c, now) for c in at.turn.paused):
-            await self._run(AgentTurn(Watcher()), Plan(lambda: self._with_events(expiring(self._open_turn(), now))))
-        if plan.new_turn and at.paused and self.agent.on_message_while_paused == "decline":
-            await self._run(AgentTurn(Watcher()), Plan(lambda: self._with_events(declining(self._open_turn()))))
+        waits = plan.said is not None and self.agent.on_message_while_paused == "queue"
         try:
-            driver, step = await self._run(handle, plan)
-        except SessionConflict:
-            # Where the turn was aborted from outside, that is how it ended.
-            at = await self._load()
-            if at.snapshot_id != handle.snapshot_id or at.turn is None or at.turn.ended is None:
+            found = await self._rest(handle, plan, waits)
+        except (SessionBusy, SessionConflict, NothingPaused) as e:
+            if plan.found_at is not None and self._store is not None:
+                return await elsewhere(self, self._store, plan.found_at), None
+            if not waits or not (isinstance(e, SessionBusy) or plan.unqueue is not None):
                 raise
-            driver, step = Aborted(at.turn), Finished(at.turn.ended)
+            found = None
+        if found is None:  # the session turned out to be paused, or to run elsewhere
+            self._rested(handle)
+            return await self._outbox.later(plan, handle), None
+        driver, step = found
         output = rest_output(self, driver, step)
         if not plan.detach:
             handle.watcher.feed.put(StreamChunk(turn_end=TurnEnd(output.finish_reason, output.snapshot_id)))
         return output, failure(step.end, driver.cause, output) if isinstance(step, Finished) else None
 
+    async def _rest(
+        self, handle: AgentTurn, plan: Plan, waits: bool
+    ) -> tuple[Driver | Remote | Ended, Paused | Finished] | None:
+        """What the plan comes to, and what had to come before it; None for a message that waits where it is paused."""
+        at, now = self._at, self.agent.clock.now()
+        if plan.asks and self._loaded and at.stored and self._store is not None:
+            leg = at.leg(handle.snapshot_id, self.agent.name, self.agent.holder, now, new_turn=True)
+            try:  # somebody else may be at it, or have been: that is known before a model is asked
+                await transact(self._store, partial(claimed, leg=leg, now=now), read=True)
+            except SessionConflict:
+                self._read_again(at.snapshot_id)
+                raise
+        at = await self._load()
+        check_state(self.agent, at.state)
+        if at.queue and plan.start == recover and not (at.unfinished or at.waiting or at.paused):
+            plan = sending(at.queue)
+        if (at.unfinished is not None or at.waiting) and plan.start != recover:
+            await self._run(AgentTurn(Watcher()), Plan(recover))
+        late = plan.start != recover and not plan.settled
+        if late and at.turn and any(overdue(c, now) for c in at.turn.paused):
+            await self._run(AgentTurn(Watcher()), Plan(partial(expire, now)))
+        if plan.new_turn and at.paused and self.agent.on_message_while_paused == "decline":
+            await self._run(AgentTurn(Watcher()), Plan(make_room))
+        if waits and at.paused:
+            return None
+        try:
+            return await self._run(handle, plan)
+        except SessionConflict:
+            # Where the turn was aborted from outside, that is how it ended.
+            at = await self._load()
+            if at.snapshot_id != handle.snapshot_id or at.turn is None or at.turn.ended is None:
+                raise
+            return Ended(at.turn), Finished(at.turn.ended)
+
     async def _run(self, handle: AgentTurn, plan: Plan) -> tuple[Driver | Remote, Paused | Finished]:
         """One leg, to its rest. Whatever is raised, the session stands where the store has it."""
         at, agent = self._at, self.agent
-        turn, events = plan.start()
+        turn, events = plan.start(self)
         setting = agent.setting(self, plan.context)
         setting.signal = self.abort_signal = handle.signal
         self.context = plan.context
@@ -452,8 +435,9 @@ class AgentSession:
         leg = at.unfinished or at.leg(
             handle.snapshot_id, agent.name, agent.holder, agent.clock.now(), new_turn=plan.new_turn
         )
+        leg = leg if plan.unqueue is None else replace(leg, queued=plan.unqueue)
         handle.snapshot_id, setting.leg = leg.snapshot_id, leg
-        self._shown_state, self._watcher = UNSET, None if plan.detach else handle.watcher
+        self._belongings.watch(None if plan.detach else handle.watcher)
         journal = None if self._store is None else LegJournal(self, self._store, leg, at.waiting, plan)
         driver = driver_of(turn, setting, journal, at)
         lost: list[Exception] = []
@@ -471,6 +455,7 @@ class AgentSession:
         except BaseException as e:
             self._closed = self._closed or isinstance(e, SessionNotFound)  # deleted: it must not come back under its id
             if journal is not None and journal.leg.epoch:
+                self._belongings.clear()
                 self._read_again(leg.snapshot_id)  # the store knows what was kept
             elif journal is not None and not at.branch and not isinstance(e, StoreError):
                 self._read_again(at.snapshot_id)  # somebody else was quicker
@@ -478,11 +463,11 @@ class AgentSession:
                 raise lost[0] from e
             raise
         finally:
-            self._watcher = None
+            self._belongings.watcher = None
             if journal is not None:
                 agent.running.pop(leg.snapshot_id, None)
                 agent.keeper.forget(leg.snapshot_id)
-        self._unsaved_state, self._unsaved_artifacts, self._inner = UNSET, {}, []
+        self._belongings.clear()
         if journal is not None:
             at.queue = list(journal.queue)
         elif plan.unqueue is not None:
@@ -496,32 +481,36 @@ class AgentSession:
         self._at = Conversation(self.id, self._at.owner)
         self._loaded = False
 
-    def _gone_on(self) -> Callable[[Any], bool]:
-        return partial(gone_on, session_id=self.id, snapshot_id=self._at.snapshot_id)
+    # -- messages that wait ------------------------------------------------------------------------------------------
 
-    def _left_behind(self) -> SessionConflict:
-        """What there is to say where somebody else went on from where this handle stands: it then stands there as well."""
-        stood = self._at.snapshot_id
-        self._read_again(stood)
-        return left_behind(self.id, stood)
+    @property
+    def standing(self) -> Conversation:
+        """For what starts its legs: where it stands."""
+        return self._at
 
-    # -- queued messages ---------------------------------------------------------------------------------------------
-
-    def _enqueue(self, said: Message, plan: Plan) -> AgentTurn:
-        queued, at, agent = Queued(new_id("q_"), said), self._at, self.agent
-        if self._store is not None:  # durable when we return
-            leg = at.leg("", agent.name, agent.holder, agent.clock.now(), new_turn=True)
-            self._store.submit(partial(enqueue, leg=leg, queued=queued, now=agent.clock.now())).result()
-        at.queue.append(queued)
-        plan.unqueue = queued.id
-        handle = AgentTurn(Watcher(self._wrap))
-        self._handles[queued.id] = (handle, plan)
-        return handle
+    def _must_wait(self) -> bool:
+        """Whether a message cannot be sent now."""
+        try:
+            at = self._here()
+        except SessionConflict:
+            return True  # a turn runs elsewhere
+        return self.busy or at.paused or bool(at.queue)
 
     def _start_queued(self) -> None:
         """Sends the message that has waited longest, once nothing runs and nothing is paused."""
         if not self._at.queue or self._at.paused or self._closed or not self._loaded:
             return
-        plan = sending(self._message, self._at.queue)
-        handle, plan = self._handles.pop(self._at.queue[0].id, (None, plan))
+        plan = sending(self._at.queue)
+        handle, plan = self._outbox.take(self._at.queue[0].id) or (None, plan)
         self._begin(plan, None, handle)
+
+    async def told(self, snapshot_id: str) -> AgentOutput:
+        """For its outbox: the output of a turn that another handle brought to this rest. Raises as that turn's would."""
+        assert self._store is not None
+        one = AgentSession(self.agent, AgentInit(self.id, snapshot_id))
+        await one._load()
+        find = partial(turn_at, snapshot_id=snapshot_id, limits=self.agent.limits)
+        turn = await transact(self._store, find, read=True)
+        if not self.busy and self._at.stored:
+            self._read_again(self._at.snapshot_id)
+        return told(one, turn)

@@ -1,5 +1,6 @@
 """What the session tests share: places to keep sessions in, and applications as separate processes would have them."""
 
+import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ from adjourn.errors import StoreUnavailable
 from adjourn.promise import Promise
 from adjourn.store import InMemoryLatestStateStore
 from adjourn.testing import FakeClock, ScriptedModel
+from adjourn.tool import Tool
 
 KINDS = ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
@@ -144,6 +146,11 @@ def _define_tools(ai: Adjourn, log: list[Any]) -> None:
     ai.define_interrupt("ask", "Asks a person.", Question, Verdict)
 
 
+def having(one: Tool[..., Any]) -> Callable[[Process], Any]:
+    """What `define=` takes, for a process that has one more tool."""
+    return lambda p: p.ai.add_tool(one)
+
+
 class World:
     """A place, a clock that only moves when it is told to, and the log of all side effects."""
 
@@ -247,3 +254,10 @@ def same(a: Any, b: Any) -> bool:
 
 async def texts(session: AgentSession) -> list[tuple[str, str]]:
     return [(m.role, m.text) for m in session.messages if m.text]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Returns when the condition holds, which other tasks bring about."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - they are other processes', as far as this one knows
+            await asyncio.sleep(0.001)

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,12 +17,7 @@ from adjourn import (
     tool,
 )
 from adjourn.testing import call
-from adjourn.tool import Tool
-from sessions.session_kit import Process, World, paused, shown
-
-
-def having(one: Tool[..., Any]) -> Callable[[Process], Any]:
-    return lambda p: p.ai.add_tool(one)
+from sessions.session_kit import World, having, paused, shown
 
 
 async def decided_elsewhere(world: World, session: Any, *replies: Any) -> None:

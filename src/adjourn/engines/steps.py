@@ -16,13 +16,14 @@ from adjourn.events import CallRejected, Event, Json, ToolInterrupted, ToolRaise
 from adjourn.handle import AgentInit
 from adjourn.lease import transact
 from adjourn.ledger import Leg, expire_due, late_result, renew, where_to_go_on
-from adjourn.leg import LegJournal, Plan, sending, unknown_outcome
+from adjourn.leg import LegJournal, Plan, unknown_outcome
 from adjourn.loop import Driver
 from adjourn.notices import tell_expired
 from adjourn.parts import Artifact, Chunk, new_id
 from adjourn.remote import Remote
 from adjourn.session import AgentSession
 from adjourn.setting import Setting
+from adjourn.starting import recover, sending
 from adjourn.state import CallModel, Finished, Paused, RunTools, Turn
 from adjourn.store import SessionQuery, SessionRecord, Store, Tx
 from adjourn.stream import Watcher
@@ -62,7 +63,8 @@ class WorkerSession(AgentSession):
         at.history, at.turn, at.state = tuple(turn.history), turn if turn.calls else None, view.state
         at.artifacts = {a.name or new_id("a_"): a for a in view.artifacts}
         at.queue = list(view.session.queue)
-        session._loaded, session._watcher = True, watcher
+        session._loaded = True
+        session._belongings.watch(watcher)
         session.context, session.abort_signal = context, signal
         return session
 
@@ -76,12 +78,12 @@ class WorkerSession(AgentSession):
         if engine is None or store is None:
             return None
         if at.unfinished is not None or at.waiting:
-            plan = Plan(self._recovery)
+            plan = Plan(recover)
         elif at.queue and not at.paused:  # whoever was to send it is gone
-            plan = sending(self._message, at.queue)
+            plan = sending(at.queue)
         else:
             return None
-        turn, events = plan.start()
+        turn, events = plan.start(self)
         setting = agent.setting(self, None)
         now = agent.clock.now()
         leg = at.unfinished or at.leg(new_id("n_"), agent.name, agent.holder, now, new_turn=plan.new_turn)

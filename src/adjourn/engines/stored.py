@@ -255,6 +255,7 @@ def _leg(view: View) -> Leg:
         row.session_id, row.id, row.turn_id, row.agent, view.session.holder or "", row.created, row.parent_id,
         view.session.owner, view.session.epoch, row.batches, row.branch, open=open_in(view.turn), trace=row.trace,
         engine=row.engine or view.session.holder or "", ran=row.ran,
+        queued=row.queued,
     )  # fmt: skip
 
 

@@ -1,0 +1,185 @@
+"""Messages that wait until a session is no longer paused: each has a turn of its own, however and wherever it is sent."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from adjourn.conversation import Conversation
+from adjourn.errors import AdjournError, SessionClosed, SessionConflict, SessionNotFound
+from adjourn.handle import AgentOutput, AgentTurn
+from adjourn.lease import transact
+from adjourn.ledger import enqueue, where_to_go_on
+from adjourn.leg import Agentlike, Plan
+from adjourn.loading import load_on
+from adjourn.parts import Message, new_id
+from adjourn.promise import loop_for
+from adjourn.records import Queued, SessionRecord, Snapshot
+from adjourn.store import Store, Tx
+
+
+class Sender(Protocol):
+    """The session, as far as its outbox needs it."""
+
+    id: str
+    agent: Agentlike
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn of its own runs."""
+        ...
+
+    @property
+    def standing(self) -> Conversation:
+        """Where it stands."""
+        ...
+
+    async def load(self) -> Any:
+        """Brings it up to date, takes up what waits for a driver, and sends what can be sent."""
+        ...
+
+    async def told(self, snapshot_id: str) -> AgentOutput:
+        """The output of a turn that another handle brought to this rest. Raises as that turn's would."""
+        ...
+
+
+class Found(Struct, frozen=True):
+    """Where waiting messages are: `taken` are the snapshots of those that were sent; `free`: the session waits for a driver."""
+
+    session: SessionRecord | None
+    taken: Mapping[str, Snapshot]
+    free: bool = False
+
+
+class Outbox:
+    """The messages that were said through one handle and wait. With a store, they wait in there as well."""
+
+    def __init__(self, session: Sender) -> None:
+        self._session = session
+        self._waiting: dict[str, tuple[AgentTurn, Plan]] = {}
+        self._follower: asyncio.Task[None] | None = None
+
+    def put(self, said: Message, plan: Plan, turn: AgentTurn) -> AgentTurn:
+        """Has it wait, durably where there is a store. `turn` ends as the one ends that it is sent in, whoever sends it."""
+        loop_for("a turn")
+        at, agent, queued = self._session.standing, self._session.agent, Queued(new_id("q_"), said)
+        store, now = agent.store, agent.clock.now()
+        if store is not None:
+            leg = at.leg("", agent.name, agent.holder, now, new_turn=True)
+            store.submit(partial(enqueue, leg=leg, queued=queued, now=now)).result()
+        at.queue.append(queued)
+        plan.unqueue = queued.id
+        self._wait(turn, plan)
+        return turn
+
+    async def later(self, plan: Plan, begun: AgentTurn) -> AgentOutput:
+        """A turn that has begun waits after all."""
+        assert plan.said is not None
+        turn = AgentTurn(begun.watcher)
+        turn.when_done(begun.signal.on_abort(lambda: turn.abort(begun.signal.reason)))
+        if plan.unqueue is None:
+            self.put(plan.said, plan, turn)
+        else:
+            self._wait(turn, plan)  # it is in the queue, or somebody else has sent it
+        output = await turn.output
+        begun.snapshot_id = turn.snapshot_id
+        return output
+
+    def _wait(self, turn: AgentTurn, plan: Plan) -> None:
+        store, stood = self._session.agent.store, self._session.standing.snapshot_id
+        self._waiting[str(plan.unqueue)] = turn, plan
+        if store is not None and (self._follower is None or self._follower.done()):
+            self._follower = asyncio.get_running_loop().create_task(self._follow(store, stood))
+
+    def take(self, queued: str) -> tuple[AgentTurn, Plan] | None:
+        """The turn of this message, which is sent now; None where it was said through another handle."""
+        return self._waiting.pop(queued, None)
+
+    async def close(self) -> None:
+        """Tells whoever waits for their turns what has become of them."""
+        store = self._session.agent.store
+        if store is not None and self._waiting:
+            with suppress(AdjournError):
+                await self._look(store, None)
+        kept = "it was not sent" if store is None else "it is kept in the store, and sent when the session goes on"
+        self._fail(SessionClosed(f"the session was closed while this message waited for a pause to be over; {kept}"))
+        if self._follower is not None:
+            self._follower.cancel()
+
+    def _fail(self, error: Exception) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for turn, _ in waiting.values():
+            turn.fail(error)
+
+    async def _follow(self, store: Store, stood: str | None) -> None:
+        """Other handles and processes may settle the pause, and send what waits."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(news.set)
+
+        end = store.subscribe(tell)
+        try:
+            while self._waiting:
+                news.clear()
+                with suppress(AdjournError):  # a store that is away may come back
+                    await self._look(store, stood)
+                if self._waiting:
+                    with suppress(TimeoutError):  # a notification can be lost, and a dead process sends none
+                        await asyncio.wait_for(news.wait(), store.lease_seconds / 3)
+        finally:
+            end()
+
+    async def _look(self, store: Store, stood: str | None) -> None:
+        session, now = self._session, self._session.agent.clock.now()
+        asked = frozenset(self._waiting)
+        find = partial(_find, session_id=session.id, queued=asked, stood=stood, now=now, patience=store.lease_seconds)
+        found = await transact(store, find, read=True)
+        if found.session is None:
+            self._fail(
+                SessionNotFound(f"session {session.id!r} was deleted, and this message with it: it was not sent")
+            )
+            return
+        here = {q.id for q in found.session.queue} | set(found.taken)
+        for queued in asked & set(self._waiting):
+            snapshot = found.taken.get(queued)
+            if snapshot is not None and snapshot.status != "pending":
+                turn, _ = self._waiting.pop(queued)
+                turn.begin(partial(session.told, snapshot.id))
+            elif queued not in here:
+                turn, _ = self._waiting.pop(queued)
+                turn.fail(SessionConflict("this message is in its session's queue no more; it was not sent from here"))
+        if found.free and self._waiting and not session.busy:
+            with suppress(AdjournError):
+                await session.load()
+
+
+def _find(tx: Tx, session_id: str, queued: frozenset[str], stood: str | None, now: float, patience: float) -> Found:
+    session = tx.session(session_id)
+    if session is None:
+        return Found(None, {})
+    taken = {s.queued: s for s in tx.snapshots(session_id, stood) if s.queued is not None and s.queued in queued}
+    # Whoever is about to go on has a while for it, as with a lease.
+    free = session.updated <= now - patience and where_to_go_on(tx, session_id, now) is not None
+    return Found(session, taken, free)
+
+
+async def elsewhere(session: Sender, store: Store, found_at: str) -> AgentOutput:
+    """What somebody else makes of a session that waited for a driver at this snapshot. Raises as their turn would."""
+    while True:
+        look = partial(load_on, session_id=session.id, snapshot_id=found_at)
+        loaded = await transact(store, look, read=True)
+        if loaded is None or not loaded.chain:
+            raise SessionNotFound(f"session {session.id!r} was deleted")
+        if loaded.chain[-1].status != "pending":
+            return await session.told(loaded.chain[-1].id)
+        view = await session.agent.wait(loaded.chain[-1].id)
+        if view.status == "expired":
+            raise SessionConflict(
+                f"a process that went on with session {session.id!r} is gone; what it did is kept. ai.recover(), or opening the "
+                "session, goes on from there"
+            )
