@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
+from adjourn.arguments import check_text, is_text, short
 from adjourn.clock import Clock
 from adjourn.engine import Engine, end_leg
 from adjourn.errors import (
@@ -31,7 +32,7 @@ from adjourn.loading import Loaded, load, stand
 from adjourn.model import Emit, Model, ModelRegistry, ModelReply, ModelRequest, ToolDefinition, as_reply
 from adjourn.nested import delegate
 from adjourn.observe import Observer
-from adjourn.parts import Artifact, Message, Part, canonical, wire
+from adjourn.parts import Artifact, Message, Part, canonical, told, wire
 from adjourn.records import INNER
 from adjourn.schema import Misfit, TypeShape
 from adjourn.session import AgentSession
@@ -176,19 +177,19 @@ class Agent:
         init = init or AgentInit()
         if not isinstance(init.state, (SessionState, NoneType)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(
-                f"AgentInit(state=...) takes a session's client_state and was given {_short(init.state)}. One that came as "
+                f"AgentInit(state=...) takes a session's client_state and was given {short(init.state)}. One that came as "
                 "JSON is read with msgspec.json.decode(raw, type=SessionState); custom state is set by session.update_state(...)"
             )
         state = init.state.session_id if init.state is not None else None
         for given in (init.session_id, init.snapshot_id, state):
             if given is not None and not _is_id(given):
                 raise InvalidRequest(
-                    f"{_short(given)} is no id that a session can have: give 1 to 200 letters (a to z), digits and . : _ -, "
+                    f"{short(given)} is no id that a session can have: give 1 to 200 letters (a to z), digits and . : _ -, "
                     f"not beginning with {INNER!r}"
                 )
         if init.owner is not None and not _is_name(init.owner):
             raise InvalidRequest(
-                f"{_short(init.owner)} is nobody's name: give an owner of 1 to 200 printable characters, not beginning with "
+                f"{short(init.owner)} is nobody's name: give an owner of 1 to 200 printable characters, not beginning with "
                 f"{INNER!r}"
             )
         self._check_model()
@@ -208,6 +209,8 @@ class Agent:
     async def _loaded(self, session_id: str | None, snapshot_id: str | None) -> Loaded | None:
         if self.store is None:
             raise DefinitionError(f"agent {self.name!r} has no store, so it has no snapshots")
+        if not is_text(session_id if snapshot_id is None else snapshot_id):
+            return None
         work = partial(load, session_id=session_id, snapshot_id=snapshot_id)
         try:
             return await transact(self.store, work, read=True)
@@ -216,6 +219,7 @@ class Agent:
 
     async def abort(self, snapshot_id: str, reason: str = "aborted") -> str | None:
         """Ends a running turn by its snapshot, from any process. Returns the status before; None where there is none."""
+        check_text("reason", reason)
         loaded = await self._loaded(None, snapshot_id)
         if loaded is None or not loaded.chain:
             return None
@@ -408,11 +412,6 @@ def _is_name(value: Any) -> bool:
     return all(c.isprintable() or c in "\u200c\u200d" for c in value)  # the joiners of Persian or Hindi are spelling
 
 
-def _short(value: Any) -> str:
-    shown = ascii(value)
-    return shown if len(shown) <= 80 else f"{shown[:80]}…"
-
-
 def _signature(secret: bytes, agent: str, state: SessionState) -> str:
     key_id = hashlib.blake2b(secret, digest_size=4).hexdigest()
     body = canonical([agent, wire(replace(state, signature=None))])
@@ -472,5 +471,5 @@ class _CustomModel:
             if inspect.isawaitable(value):
                 value = await value
         except Exception as e:
-            raise ModelError(str(e) or type(e).__name__, provider=self._name) from e
+            raise ModelError(told(e) or type(e).__name__, provider=self._name) from e
         return as_reply("" if value is None else value)

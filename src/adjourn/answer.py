@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from adjourn.arguments import check_text
 from adjourn.errors import DefinitionError, VerbNotAllowed
 from adjourn.events import Decided, Declined, Json, Pause, Responded, Restarted, Verb
 from adjourn.parts import OURS, Metadata, Part, ToolRequest, ToolResponse, as_metadata, fresh, to_json
@@ -68,6 +69,7 @@ class Abort:
     __slots__ = ("reason",)
 
     def __init__(self, reason: str = "aborted by a handler") -> None:
+        check_text("reason", reason)
         self.reason = reason
 
 
@@ -160,6 +162,7 @@ class PausedCall:
 
     def decline(self, reason: str = "") -> Answer:
         """The tool does not run and the model is told that this was refused, and why."""
+        check_text("reason", reason)
         return Answer(Declined(self.id, reason), self)
 
     def __repr__(self) -> str:

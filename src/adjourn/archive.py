@@ -10,9 +10,17 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from adjourn.arguments import is_text
 from adjourn.clock import Clock
 from adjourn.engine import Deed, Engine
-from adjourn.errors import InvalidRequest, SessionBusy, SessionConflict, SessionNotFound, SessionPaused
+from adjourn.errors import (
+    InvalidRequest,
+    SessionBusy,
+    SessionConflict,
+    SessionNotFound,
+    SessionPaused,
+    StoreFormatError,
+)
 from adjourn.events import Event
 from adjourn.feed import Follower
 from adjourn.importing import FORMAT, Stored, take_in
@@ -88,7 +96,7 @@ class Archive:
 
         Of turns that an engine ran, it has what the engine remembers of them as well, where it answers in a few seconds.
         """
-        for store in self._shelf.stores():
+        for store in self._shelf.stores() if is_text(session_id) else ():
             told = await transact(store, partial(tell, session_id=session_id), read=True)
             if told is not None:
                 return timeline(told, *await self._recount(told))
@@ -129,7 +137,7 @@ class Archive:
     async def events(self, snapshot_id: str) -> Sequence[Event]:
         """What happened on the way to a snapshot."""
         out: list[Event] = []
-        for store in self._shelf.stores():
+        for store in self._shelf.stores() if is_text(snapshot_id) else ():
             out += await transact(store, lambda tx: tx.events([snapshot_id]), read=True)
         return out
 
@@ -165,7 +173,8 @@ class Archive:
         """Deletes sessions that nothing happened in for so many seconds and that neither run nor wait; says how many.
 
         Those stay whose turn a dead process left, or whose accepted decision nobody has taken up: `recover` goes on with them.
-        The entries of the inbox's feed that are older go with them. Raises InvalidRequest for less than no seconds.
+        One that cannot be read stays, and is logged. The entries of the inbox's feed that are older go with them. Raises
+        InvalidRequest for less than no seconds.
         """
         if not older_than >= 0:  # nan, too
             raise InvalidRequest(f"older_than= is an age in seconds, and {older_than} is none; nothing was deleted")
@@ -183,6 +192,8 @@ class Archive:
                         gone += 1
                     except (SessionPaused, SessionBusy, SessionNotFound):
                         continue  # it waits for somebody, or came alive meanwhile
+                    except StoreFormatError as e:
+                        _log.warning("session %s was not purged, since it cannot be read: %s", session.id, e)
                 if len(found) < query.limit:
                     break
                 after = (found[-1].created, found[-1].id)
@@ -247,7 +258,7 @@ class Archive:
         return count
 
     async def _holding(self, session_id: str) -> Store:
-        for store in self._shelf.stores():
+        for store in self._shelf.stores() if is_text(session_id) else ():
             if await transact(store, lambda tx: tx.session(session_id), read=True) is not None:
                 return store
         raise _unknown(session_id)

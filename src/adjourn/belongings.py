@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from adjourn.conversation import Conversation
 from adjourn.events import Json
-from adjourn.parts import Artifact, convert, new_id, wire
+from adjourn.parts import Artifact, convert, new_id, to_json
 from adjourn.patch import difference
 from adjourn.stream import StreamChunk, Watcher
 
@@ -35,7 +35,7 @@ class Belongings:
         at.state = self._state = data
 
     def add(self, artifact: Artifact, at: Conversation) -> None:
-        artifact = convert(wire(artifact), Artifact)  # refused here, not when it is read back
+        artifact = convert(to_json(artifact, "artifact"), Artifact)  # refused here, not when it is read back
         key = artifact.name or new_id("a_")
         at.artifacts[key] = self._artifacts[key] = artifact
         if self.watcher is not None:

@@ -25,7 +25,7 @@ from adjourn.errors import (
 from adjourn.events import Limits, Retried, TurnEnded, UserSaid
 from adjourn.loop import Driver
 from adjourn.model import ModelRequest
-from adjourn.parts import OURS, FinishReason, Message, Part, Role, Usage, canonical, decode, encode, wire
+from adjourn.parts import OURS, FinishReason, Message, Part, Role, Usage, canonical, convert, to_json, wire
 from adjourn.resume import Given, as_items, decide
 from adjourn.setting import Setting
 from adjourn.state import Finished, Paused, Turn
@@ -131,10 +131,7 @@ def sendable(message: Any) -> Message:
     given = message if isinstance(message, Message) else as_message(message)
     if given.role != "user":
         raise InvalidRequest(f"a message that is sent has the role user, not {given.role!r}")
-    try:
-        said = decode(encode(given), Message)
-    except (TypeError, ValueError, RecursionError) as e:
-        raise InvalidRequest(f"this is no message that can be kept: {type(e).__name__}: {e}") from e
+    said = convert(to_json(given, "message"), Message)
     if any(p.tool_request is not None or p.tool_response is not None for p in said.content):
         raise InvalidRequest(
             "a message of the user holds no tool requests and no tool responses; a pause is answered by a resume"

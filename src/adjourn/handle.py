@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from adjourn.answer import Answer, PausedCall
+from adjourn.arguments import check_texts
 from adjourn.events import Json, Verb
 from adjourn.parts import Artifact, ErrorInfo, FinishReason, Message, Metadata, Part, ToolRequest, Usage, new_id
 from adjourn.promise import Waiters
@@ -52,6 +53,9 @@ class Resume(msgspec.Struct, frozen=True):
     by: str | None = None
     address: str | None = None
     detach: bool = False
+
+    def __post_init__(self) -> None:
+        check_texts(by=self.by, address=self.address)
 
 
 class AgentOutput(msgspec.Struct, frozen=True, repr_omit_defaults=True):

@@ -1,17 +1,19 @@
 """The paused calls that wait for a person, and how they are settled: the service behind API, page and command line."""
 
 import base64
+import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from adjourn.agent import Agent
+from adjourn.arguments import check_filters, check_limit, check_text, check_texts, is_text, several, short
 from adjourn.clock import Clock
-from adjourn.errors import InvalidRequest, ResumeError, ToolGone, UnknownInterrupt
+from adjourn.errors import InvalidRequest, ResumeError, StoreUnavailable, ToolGone, UnknownInterrupt
 from adjourn.events import Decided, Declined, Responded, Restarted
 from adjourn.feed import Feed
 from adjourn.handle import AgentInit, AgentTurn
@@ -19,7 +21,7 @@ from adjourn.lease import transact
 from adjourn.ledger import decide, decision_of, expire_due, overdue, where_to_go_on
 from adjourn.notices import tell_accepted, tell_expired, tell_refused
 from adjourn.observe import Observer
-from adjourn.parts import new_id, to_json
+from adjourn.parts import named, new_id, to_json
 from adjourn.records import INNER
 from adjourn.resume import check_fit
 from adjourn.store import (
@@ -32,6 +34,8 @@ from adjourn.store import (
     Store,
     Tx,
 )
+
+_log = logging.getLogger("adjourn.inbox")
 
 
 class Office(Protocol):
@@ -116,11 +120,10 @@ class Inbox:
         `assignee` is the session's owner. `agents`, `tools` and `owners` take any of several, None among the owners being
         nobody. `text` is looked for in tool, agent, owner, id, input and payload, whatever its case.
         """
-        if limit < 1 or limit > 1000:
-            raise InvalidRequest(f"limit={limit}: give 1 to 1000")
-        await self.expire_due(run=False)
+        check_limit(limit, 1000)
         query = _query(status, tool, agent, session_id, assignee, agents, tools, owners, text)
         query = replace(query, after=_position(cursor), limit=limit + 1)
+        await self.expire_due(run=False)
         found: list[InterruptRecord] = []
         for store in self._office.stores():
             found += await transact(store, partial(_list, query=query), read=True, observers=self._office.observers)
@@ -143,8 +146,8 @@ class Inbox:
         text: str | None = None,
     ) -> int:
         """How many `list` would give with these filters; each store counts to a million."""
-        await self.expire_due(run=False)
         query = _query(status, tool, agent, session_id, assignee, agents, tools, owners, text)
+        await self.expire_due(run=False)
         return sum([await transact(store, lambda tx: tx.count(query), read=True) for store in self._office.stores()])
 
     async def get(self, interrupt_id: str) -> InterruptRecord:
@@ -160,7 +163,7 @@ class Inbox:
     async def history(self, interrupt_id: str) -> Sequence[Decision]:
         """Every decision on it, in order: the audit. A call that never paused has its late results under its call id."""
         out: list[Decision] = []
-        for store in self._office.stores():
+        for store in self._office.stores() if is_text(interrupt_id) else ():
             out += await transact(store, lambda tx: tx.decisions(interrupt_id=interrupt_id), read=True)
         if not out:
             await self._find(interrupt_id)  # raises for an id that never was
@@ -183,6 +186,7 @@ class Inbox:
 
     def watch(self, after: str | None = None) -> AsyncGenerator[Change, None]:
         """`changes`, and then those that come, from whichever process, until the iterator is closed."""
+        check_texts(after=after)
         return self._feed.watch(after)
 
     # -- deciding ----------------------------------------------------------------------------------------------------
@@ -236,6 +240,7 @@ class Inbox:
         expect: str | None = None,
     ) -> Accepted:
         """Refuses; the model is told so, and why."""
+        check_text("reason", reason)
         return await self._decide(Declined(interrupt_id, reason, by), _How(address, run, key, expect, new_id("d_")))
 
     async def expire_due(self, *, run: bool = True) -> Sequence[Decision]:
@@ -255,6 +260,7 @@ class Inbox:
         return out
 
     async def _decide(self, event: Decided, how: _How) -> Accepted:
+        check_texts(by=event.by, address=how.address, key=how.key, expect=how.expect)
         row: InterruptRecord | None = None
         try:
             store, row = await self._find(event.interrupt)
@@ -317,7 +323,10 @@ class Inbox:
             del self._driving[session_id]
 
     async def recover(self) -> Sequence[AgentTurn]:
-        """Takes up every session that waits for a driver: left by a dead process, or decided where nobody could run it."""
+        """Takes up every session that waits for a driver: left by a dead process, or decided where nobody could run it.
+
+        One that cannot be read or taken up is logged (`adjourn.inbox`), and the others go on.
+        """
         turns: list[AgentTurn] = []
         for store in self._office.stores():
             tell_expired(
@@ -328,7 +337,13 @@ class Inbox:
                 query = SessionQuery(due=self._office.clock.now(), after=after, limit=200, outer=True)
                 found = await transact(store, _sessions(query), read=True)
                 for session in found:
-                    turn = await self.go_on(store, session.id)
+                    try:
+                        turn = await self.go_on(store, session.id)
+                    except StoreUnavailable:
+                        raise
+                    except Exception as e:  # noqa: BLE001 - one that is broken must not keep the others waiting
+                        _log.warning("session %s was not taken up, and stays as it is: %s", session.id, named(e))
+                        continue
                     if turn is not None:
                         turns.append(turn)
                 if len(found) < query.limit:
@@ -337,7 +352,7 @@ class Inbox:
         return turns
 
     async def _find(self, interrupt_id: str) -> tuple[Store, InterruptRecord]:
-        for store in self._office.stores():
+        for store in self._office.stores() if is_text(interrupt_id) else ():
             row = await transact(store, lambda tx: tx.interrupt(interrupt_id), read=True)
             if row is not None:
                 return store, row
@@ -360,19 +375,14 @@ def _query(
     text: str | None,
 ) -> InterruptQuery:
     """The filters of `list` and `count`."""
-
-    def some(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
-        return None if values is None else tuple(values)
-
-    for value in (tool, agent, session_id, assignee, text, *(agents or ()), *(tools or ()), *(owners or ())):
-        try:
-            (value or "").encode()
-        except UnicodeEncodeError:
-            raise InvalidRequest(
-                f"{value!a} has half of a surrogate pair, which is no text: nothing can have it"
-            ) from None
-    query = InterruptQuery(status, tool, agent, session_id, assignee)
-    return replace(query, agents=some(agents), tools=some(tools), owners=some(owners), text=text or None)
+    if status not in (None, *get_args(InterruptStatus)):
+        known = ", ".join(repr(s) for s in get_args(InterruptStatus))
+        raise InvalidRequest(f"status={short(status)}: give {known}, or None for all of them")
+    check_filters(tool=tool, agent=agent, session_id=session_id, assignee=assignee)
+    check_texts(text=text)
+    query = InterruptQuery(status, tool, agent, session_id, assignee, text=text or None)
+    agents, tools = several("agents", agents), several("tools", tools)
+    return replace(query, agents=agents, tools=tools, owners=several("owners", owners))
 
 
 def _is_due(tx: Tx, now: float) -> bool:
@@ -392,5 +402,5 @@ def _position(cursor: str | None) -> tuple[float, str] | None:
         return None
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=tuple[float, str])
-    except (ValueError, msgspec.DecodeError):
+    except (TypeError, ValueError, msgspec.DecodeError):
         raise InvalidRequest("the cursor is not one that a page gave; begin without one") from None

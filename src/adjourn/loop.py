@@ -29,7 +29,7 @@ from adjourn.events import (
 from adjourn.model import ModelReply, ModelRequest, checked_reply
 from adjourn.notices import Notices, model_step, replied
 from adjourn.observe import Watched
-from adjourn.parts import OURS, Chunk, ErrorInfo, new_id
+from adjourn.parts import OURS, Chunk, ErrorInfo, named, new_id, storable, told
 from adjourn.resume import decide
 from adjourn.schema import Misfit
 from adjourn.setting import Handler, Setting
@@ -266,7 +266,7 @@ class Driver:
                     raise TypeError(f"it returned {request!r}; return the ModelRequest that is to be sent")
                 check_sendable(request.messages)
             except Exception as e:  # noqa: BLE001 - the caller's code; the turn keeps what it has
-                self._failed(e, f"prepare= failed: {type(e).__name__}: {e}")
+                self._failed(e, f"prepare= failed: {named(e)}")
                 return
         self.request = request
         if self._decided and not self._firm:
@@ -304,18 +304,18 @@ class Driver:
 
     def _model_failed(self, error: Exception) -> None:
         name = self.setting.model.name
-        self._failed(error, f"model {name!r} failed: {type(error).__name__}: {error}")
+        self._failed(error, f"model {name!r} failed: {named(error)}")
 
     def _failed(self, error: Exception, text: str) -> None:
         if isinstance(error, (DefinitionError, InvalidRequest)):  # a plugin says what is wrong with the program
             self.cause = error
-            self.put(TurnEnded("failed", ErrorInfo(error.status, str(error), type(error).__name__)))
+            self.put(TurnEnded("failed", ErrorInfo(error.status, told(error), type(error).__name__)))
             return
         if not isinstance(error, ModelError):
             cause, error = error, ModelError(text, provider=self.setting.model.name)
             error.__cause__ = cause
         self.cause = error
-        self.put(TurnEnded("failed", ErrorInfo(error.status, str(error), "ModelError")))
+        self.put(TurnEnded("failed", ErrorInfo(error.status, told(error), "ModelError")))
 
     def _replied(self, reply: ModelReply) -> None:
         message = reply.message
@@ -326,11 +326,8 @@ class Driver:
             try:
                 self.value = self.setting.output.parse(message.text)
             except Misfit as e:
-                self.put(
-                    OutputRejected(
-                        f"Your reply does not fit the required output: {e}. Reply again, with nothing but the corrected JSON."
-                    )
-                )
+                why = f"Your reply does not fit the required output: {told(e)}. Reply again, with nothing but the corrected JSON."
+                self.put(OutputRejected(why))
 
     # -- tools -------------------------------------------------------------------------------------------------------
 
@@ -432,7 +429,7 @@ class Driver:
                     decided = True
             except Exception as e:  # noqa: BLE001 - the caller's code; its pause stays open for somebody else
                 self.cause = e
-                text = f"the on_interrupt handler of tool {call.request.name!r} failed: {type(e).__name__}: {e}"
+                text = f"the on_interrupt handler of tool {call.request.name!r} failed: {named(e)}"
                 self.put(TurnEnded("failed", ErrorInfo("INTERNAL", text, "HandlerFailed")))
                 return True
         if decided:
@@ -446,7 +443,7 @@ class Driver:
                 f"handler {name} returned {answer!r}; return interrupt.respond(...), .restart(...), .decline(...), "
                 "Abort(...) or None"
             )
-        by = f"handler:{getattr(handler, '__name__', type(handler).__name__)}"
+        by = storable(f"handler:{getattr(handler, '__name__', type(handler).__name__)}")
         now = self.setting.clock.now()
         _, events = decide(self.turn, [answer], self.setting.tools.get, now)
         for event in events:

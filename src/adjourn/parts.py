@@ -282,7 +282,8 @@ def _mapping(value: Mapping[Any, Any], path: str, what: str, depth: int) -> dict
         name = key.value if isinstance(key, enum.Enum) else key
         if not isinstance(name, str):
             raise NotJSON(path, f"has the key {key!r}, and JSON keys are strings", what)
-        out[_text(name, path, what)] = _to_json(item, f"{path}.{name}", what, depth)
+        name = _text(name, path, what)
+        out[name] = _to_json(item, f"{path}.{name}", what, depth)
     return out
 
 
@@ -343,6 +344,25 @@ def fresh(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [fresh(v) for v in cast(Sequence[Any], value)]
     return value
+
+
+def storable(text: str) -> str:
+    """A text that nobody chose, made such that it can be kept: half of a surrogate pair is shown by its escape, `\\udcff`."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def told(error: BaseException) -> str:
+    """What an exception says, as a text that can be kept; empty where it says nothing, or cannot."""
+    try:
+        return storable(str(error))
+    except Exception:  # noqa: BLE001 - its own __str__ fails: its name has to do
+        return ""
+
+
+def named(error: BaseException) -> str:
+    """The name of an exception and what it says, as a text that can be kept."""
+    name, text = type(error).__name__, told(error)
+    return f"{name}: {text}" if text else name
 
 
 def new_id(prefix: str = "") -> str:

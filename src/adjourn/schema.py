@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from adjourn.docstring import read_docstring
 from adjourn.errors import SignatureError
-from adjourn.parts import fresh
+from adjourn.parts import fresh, named
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -325,7 +325,7 @@ def _validate(adapter: "TypeAdapter[Any]", value: Any) -> Any:
 
         if isinstance(e, ValidationError):
             raise Misfit(_problems(e)) from None
-        raise Misfit([{"path": "$", "message": f"cannot be checked: {type(e).__name__}: {e}"}]) from e
+        raise Misfit([{"path": "$", "message": f"cannot be checked: {named(e)}"}]) from e
 
 
 def _problems(error: "ValidationError") -> list[Mapping[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from adjourn.answer import Answer, PausedCall
+from adjourn.arguments import check_text
 from adjourn.belongings import Belongings
 from adjourn.conversation import Conversation
 from adjourn.errors import (
@@ -278,6 +279,7 @@ class AgentSession:
 
     async def abort(self, reason: str = "aborted by the caller") -> None:
         """Ends the running or paused turn. Its pauses are cancelled; the session takes the next message."""
+        check_text("reason", reason)
         if self._current is not None and not self._current.done:
             self._current.abort(reason)
             await self._current.settled()

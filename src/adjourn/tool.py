@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, o
 
 import msgspec
 
+from adjourn.arguments import check_text
 from adjourn.errors import DefinitionError
 from adjourn.events import Json, Verb
 from adjourn.model import ToolDefinition
@@ -115,7 +116,8 @@ class AbortSignal:
         return self._reason or ""
 
     def abort(self, reason: str = "aborted by the caller") -> None:
-        """Cancels. A second call changes nothing."""
+        """Cancels. A second call changes nothing. Raises InvalidRequest for a reason that is no text."""
+        check_text("reason", reason)
         if self._reason is None:
             self._reason = reason
             waiting, self._waiting = self._waiting, []

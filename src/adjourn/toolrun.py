@@ -11,7 +11,7 @@ from adjourn.errors import InvalidRequest, NotJSON, ResumeError
 from adjourn.events import CallRejected, Event, Json, Pause, ToolInterrupted, ToolRaised, ToolReturned
 from adjourn.notices import tell_retry, tool_step
 from adjourn.observe import Watched
-from adjourn.parts import ErrorInfo, Metadata, Part, as_metadata, convert, new_id, to_json, wire
+from adjourn.parts import ErrorInfo, Metadata, Part, as_metadata, convert, named, new_id, storable, to_json, told
 from adjourn.resume import check_rerun
 from adjourn.schema import Misfit
 from adjourn.setting import Progress, Setting
@@ -62,7 +62,7 @@ class Run:
         try:
             check_rerun(call, self._setting.tools.get)
         except ResumeError as e:
-            text = f"tool {call.request.name!r} was not run again: {e}"
+            text = f"tool {call.request.name!r} was not run again: {told(e)}"
             info = ErrorInfo(e.status, text, "ToolFailed", {"tool": call.request.name})
             return Outcome(ToolRaised(call.id, info), e)
         if tool is None:
@@ -75,7 +75,7 @@ class Run:
                 raise Misfit([{"path": "$", "message": str(malformed)}])
             self.args, self.kwargs = tool.shape.arguments(call.input, self.context)
         except Misfit as e:
-            text = f"the arguments of tool {tool.name!r} are not valid: {e}. Correct them and call again"
+            text = f"the arguments of tool {tool.name!r} are not valid: {told(e)}. Correct them and call again"
             return Outcome(CallRejected(call.id, text))
         if isinstance(tool, InterruptTool):
             pause = self._pause(Interrupt(call.input, allow=("respond",)), "tool", tool.response)
@@ -184,11 +184,10 @@ class Run:
         return Outcome(ToolReturned(self.call.id, to_json(value, "tool result"), content, metadata, self._took()))
 
     def _failed(self, tool: Tool[..., Any], error: BaseException) -> Outcome:
-        name = type(error).__name__
-        text = f"{name}: {error}" if str(error) else name
+        name, text = type(error).__name__, named(error)
         took = self._took()
         if tool.options.on_error == "interrupt":
-            interrupt = Interrupt({"error": name, "message": str(error), "attempts": self.context.attempt})
+            interrupt = Interrupt({"error": name, "message": told(error), "attempts": self.context.attempt})
             return Outcome(ToolInterrupted(self.call.id, self._pause(interrupt, "error"), took))
         info = ErrorInfo("INTERNAL", text, name)
         if tool.options.on_error == "model":
@@ -199,13 +198,13 @@ class Run:
 
 def _report(setting: Setting, call: Call, fraction: float | None, text: str) -> None:
     if setting.sink is not None:
-        setting.sink(Progress(call.id, call.request.name, fraction, text))
+        setting.sink(Progress(call.id, call.request.name, fraction, storable(str(text))))
 
 
 def _parts(content: Sequence[Any]) -> list[Part]:
     """The content of a ToolOutput, with texts as parts; checked here, so that what is stored can be read back."""
     try:
         parts = [Part(text=item) if isinstance(item, str) else item for item in content]
-        return convert(wire(parts), list[Part])
+        return convert(to_json(parts, "content"), list[Part])
     except (TypeError, ValueError, InvalidRequest) as e:
         raise NotJSON("$.content", f"holds something that is no part: {e}", "tool output") from e

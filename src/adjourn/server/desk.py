@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from adjourn.answer import Answer, PausedCall
 from adjourn.app import Adjourn
+from adjourn.arguments import is_text
 from adjourn.errors import ForeignInterrupt, InvalidRequest, StaleInterrupt, UnknownInterrupt
 from adjourn.events import Declined, Responded, Restarted
 from adjourn.handle import AgentInit, Resume
@@ -24,7 +25,6 @@ from adjourn.server.desk_sessions import (
     SessionDesk,
     Sessions,
     context_of,
-    is_text,
     names_of,
     outcome,
     owners_of,

@@ -10,6 +10,7 @@ import msgspec
 
 from adjourn.agent import Agent, SnapshotView
 from adjourn.app import Adjourn
+from adjourn.arguments import is_text
 from adjourn.errors import InvalidRequest, NothingPaused, SessionConflict, SessionError, SessionNotFound, TurnError
 from adjourn.events import Limits
 from adjourn.handle import AgentInit, AgentOutput, AgentTurn, SessionState
@@ -315,14 +316,6 @@ def owners_of(principal: Principal) -> tuple[str | None, ...] | None:
 def plain_id(given: str) -> str:
     # What no store could hold is not there; asking one for it would be an error of its own.
     return given if is_text(given) else "?"
-
-
-def is_text(text: str) -> bool:
-    """Whether a store can hold it; what it cannot hold is not in it."""
-    try:
-        return "\0" not in text and bool(text.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def _cursor(record: SessionRecord) -> str:
