@@ -201,6 +201,7 @@ class LegJournal:
         try:
             saved = await (timed(observers, "commit", begun, self._flying) if observers else settled(self._flying))
         except ResumeError as e:
+            self._flying = None  # the driver goes on with what counts
             if observers:
                 self._refused(events, e)
             raise

@@ -13,9 +13,12 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from adjourn.answer import Abort, Answer, PausedCall
-from adjourn.errors import DefinitionError, InvalidRequest, ModelError
+from adjourn.errors import DefinitionError, InvalidRequest, ModelError, ResumeError
 from adjourn.events import (
+    Decided,
     Declined,
     Event,
     Expired,
@@ -409,14 +412,18 @@ class Driver:
     # -- handlers ----------------------------------------------------------------------------------------------------
 
     async def _handled(self, step: Paused) -> bool:
-        """Asks the handlers; says whether any of them decided."""
+        """Asks the handlers; says whether anything was decided.
+
+        A decision that somebody else made while a handler thought is the one that counts.
+        """
         handlers = self.setting.handlers or {}
         decided = False
         for call in step.calls:
             handler = handlers.get(call.request.name) or handlers.get("*")
-            if handler is None:
+            if handler is None or not self._waits(call):
                 continue
             await self.flush()  # the pause is durable before anyone decides on it
+            asked, events = self.turn, list[Event]()
             try:
                 answer = handler(paused_call(call))
                 if inspect.isawaitable(answer):
@@ -425,18 +432,42 @@ class Driver:
                     self.put(TurnEnded("failed", ErrorInfo("ABORTED", answer.reason, "HandlerAborted")))
                     return True
                 if answer is not None:
-                    self._decide(answer, handler)
-                    decided = True
+                    events = self._decisions(answer, handler)
             except Exception as e:  # noqa: BLE001 - the caller's code; its pause stays open for somebody else
+                if await self._decided_elsewhere(step) and not self._waits(call):
+                    decided = True
+                    continue
                 self.cause = e
                 text = f"the on_interrupt handler of tool {call.request.name!r} failed: {named(e)}"
                 self.put(TurnEnded("failed", ErrorInfo("INTERNAL", text, "HandlerFailed")))
                 return True
+            if not events:
+                continue
+            for event in events:
+                self.put(event)
+            decided = True
+            try:
+                await self.flush()  # nothing follows from it before it counts
+            except ResumeError:
+                self.turn = asked
+                if not await self._decided_elsewhere(step):
+                    raise
         if decided:
             self._tell_results()
         return decided
 
-    def _decide(self, answer: Any, handler: Handler) -> None:
+    def _waits(self, call: Call) -> bool:
+        return any(c.id == call.id for c in self.turn.paused)
+
+    async def _decided_elsewhere(self, step: Paused) -> bool:
+        """Takes up what others decided on these pauses meanwhile; says whether there was anything."""
+        news = await self.flush(step)
+        for event in news:
+            self.put(event)
+        await self.flush()
+        return bool(news)
+
+    def _decisions(self, answer: Any, handler: Handler) -> list[Event]:
         if not isinstance(answer, Answer):
             name = getattr(handler, "__name__", repr(handler))
             raise TypeError(
@@ -446,16 +477,11 @@ class Driver:
         by = storable(f"handler:{getattr(handler, '__name__', type(handler).__name__)}")
         now = self.setting.clock.now()
         _, events = decide(self.turn, [answer], self.setting.tools.get, now)
-        for event in events:
-            self.put(_signed(event, by))
+        return [_signed(event, by) for event in events]
 
 
-def _signed(event: Any, by: str) -> Event:
-    if isinstance(event, Responded):
-        return Responded(event.interrupt, event.output, event.metadata, by)
-    if isinstance(event, Restarted):
-        return Restarted(event.interrupt, event.metadata, event.input, by, event.due)
-    return Declined(event.interrupt, event.reason, by)
+def _signed(event: Decided, by: str) -> Event:
+    return event if isinstance(event, Expired) else replace(event, by=by)  # which nobody decided
 
 
 def paused_call(call: Call) -> PausedCall:

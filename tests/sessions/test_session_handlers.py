@@ -1,6 +1,7 @@
 """Handlers of pauses on agents, and what a model is sent of a long session."""
 
 import io
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -9,8 +10,10 @@ from pydantic import BaseModel
 
 from adjourn import Abort, AdjournError, DefinitionError, HandlerAborted, Interrupt, Limits, ToolRunContext, correction
 from adjourn.history import keep_recent
+from adjourn.inbox import Inbox
 from adjourn.testing import call
-from sessions.session_kit import Process, World, assert_sendable, outputs_of
+from adjourn.tool import tool
+from sessions.session_kit import Process, World, assert_sendable, desk, outputs_of
 
 
 async def audit(process: Process, session_id: str) -> list[tuple[str, str | None]]:
@@ -229,3 +232,100 @@ async def test_keep_recent_sends_whole_rounds_only_and_stores_everything(world: 
     assert len([m for m in session.messages if m.role == "user"]) == 5
     again = await world.process(**options).connect(session.id).load()
     assert again.messages == session.messages
+
+
+def slow(world: World, seconds: float = 60.0) -> Any:
+    def patient(interrupt: Any) -> Any:
+        world.log.append(("asked a handler", interrupt.input))
+        world.clock.time += seconds
+        return interrupt.respond("too late")
+
+    return patient
+
+
+@pytest.mark.parametrize("on_expiry", ["decline", "fail", {"respond": "nobody"}])
+async def test_a_handler_that_is_slower_than_the_pause_lasts_meets_its_expiry(world: World, on_expiry: Any) -> None:
+    def define(p: Process) -> None:
+        @p.ai.tool()
+        async def wait() -> None:
+            raise Interrupt("?", expires_in=30.0, on_expiry=on_expiry)
+
+    process = world.process(call("wait"), "ok", define=define, on_interrupt=slow(world))
+    session = process.connect()
+    if on_expiry == "fail":
+        with pytest.raises(AdjournError, match="nobody decided on tool 'wait' in time"):
+            await session.send("go").output
+    else:
+        assert (await session.send("go").output).text == "ok"
+        (told,) = outputs_of(session.messages)
+        assert told == "nobody" if isinstance(on_expiry, dict) else told["expired"]
+    assert await audit(process, session.id) == [("expire", None)]
+
+
+async def test_a_handler_in_generate_that_is_slower_than_the_pause_lasts_meets_its_expiry(world: World) -> None:
+    @tool
+    def wait() -> None:
+        raise Interrupt("?", expires_in=30.0)
+
+    ai = world.process(call("wait"), "ok").ai
+    response = await ai.generate("go", tools=[wait], on_interrupt=slow(world))
+    assert response.text == "ok"
+    assert outputs_of(response.messages)[0]["expired"]
+
+
+Deciding = Callable[[Inbox, str], Awaitable[Any]]
+DECIDING: dict[str, tuple[Deciding, Any]] = {
+    "responds": (lambda inbox, i: inbox.respond(i, "by hand", by="ann"), "by hand"),
+    "restarts": (lambda inbox, i: inbox.restart(i, metadata="ann", by="ann"), {"paid": 5, "note": "ann"}),
+    "declines": (lambda inbox, i: inbox.decline(i, "no", by="ann"), {"declined": True, "reason": "no"}),
+}
+
+
+@pytest.mark.parametrize("then", ["responds", "restarts", "declines", "fails", "leaves it"])
+@pytest.mark.parametrize("how", DECIDING)
+async def test_a_person_who_decides_while_a_handler_thinks_is_the_one_who_counts(
+    world: World, how: str, then: str
+) -> None:
+    decide, output = DECIDING[how]
+    elsewhere = desk(world).inbox
+
+    async def thinks(interrupt: Any) -> Any:
+        world.log.append(("thought", interrupt.input))
+        if interrupt.input == {"amount": 5}:
+            await decide(elsewhere, interrupt.id)
+        if interrupt.input == {"amount": 6} or then == "responds":
+            return interrupt.respond("by machine")
+        if then == "fails":
+            raise OSError("no")
+        return {"restarts": interrupt.restart, "declines": interrupt.decline}.get(then, lambda: None)()
+
+    both = [call("pay", {"amount": 5}), call("pay", {"amount": 6})]
+    process = world.process(both, "ok", on_interrupt=thinks)
+    session = process.connect()
+    assert (await session.send("go").output).text == "ok"
+    assert outputs_of(session.messages) == [output, "by machine"]
+    if then != "leaves it":  # then it is asked once more
+        assert world.done("thought") == [{"amount": 5}, {"amount": 6}]
+    assert {by for _, by in await audit(process, session.id)} == {"ann", "handler:thinks"}
+    assert len(await audit(process, session.id)) == 2
+    assert await process.ai.recover() == []
+    assert [e for e in await process.ai.sessions.timeline(session.id) if e.kind == "crash"] == []
+
+
+async def test_a_pause_that_a_list_settles_while_a_handler_thinks_has_expired(world: World) -> None:
+    def define(p: Process) -> None:
+        @p.ai.tool()
+        async def wait() -> None:
+            raise Interrupt("?", expires_in=30.0)
+
+    async def thinks(interrupt: Any) -> Any:
+        world.clock.time += 31.0
+        assert (await elsewhere.list()).items == []
+        return interrupt.respond("too late")
+
+    elsewhere = desk(world).inbox
+    process = world.process(call("wait"), "ok", define=define, on_interrupt=thinks)
+    session = process.connect()
+    assert (await session.send("go").output).text == "ok"
+    assert outputs_of(session.messages)[0]["expired"]
+    assert await audit(process, session.id) == [("expire", None)]
