@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
-from adjourn.arguments import check_text, is_text, short
+from adjourn.arguments import check_is_store, check_text, is_text, short
 from adjourn.clock import Clock
 from adjourn.engine import Engine, end_leg
 from adjourn.errors import (
@@ -28,11 +28,11 @@ from adjourn.errors import (
 from adjourn.events import Limits
 from adjourn.handle import AgentInit, AgentOutput, AgentTurn, Resume, SessionState
 from adjourn.lease import Keeper, transact
-from adjourn.loading import Loaded, load, stand
+from adjourn.loading import Loaded, load, no_snapshot, stand
 from adjourn.model import Emit, Model, ModelRegistry, ModelReply, ModelRequest, ToolDefinition, as_reply
 from adjourn.nested import delegate
 from adjourn.observe import Observer
-from adjourn.parts import Artifact, Message, Part, canonical, told, wire
+from adjourn.parts import Artifact, Message, Part, canonical, to_json, told, wire
 from adjourn.records import INNER
 from adjourn.schema import Misfit, TypeShape
 from adjourn.session import AgentSession
@@ -109,6 +109,8 @@ class AgentOptions:
             given = getattr(self, name)
             if given is not None and not isinstance(given, kind):
                 raise DefinitionError(f"{name}={given!r}: give {wanted}")
+        if self.store is not None:
+            check_is_store(self.store)
 
 
 class SnapshotView:
@@ -180,6 +182,9 @@ class Agent:
                 f"AgentInit(state=...) takes a session's client_state and was given {short(init.state)}. One that came as "
                 "JSON is read with msgspec.json.decode(raw, type=SessionState); custom state is set by session.update_state(...)"
             )
+        if init.state is not None:  # what JSON has not would be gone, and nobody told
+            to_json(init.state.custom, "custom state")
+            to_json(init.state.artifacts, "artifacts")
         state = init.state.session_id if init.state is not None else None
         for given in (init.session_id, init.snapshot_id, state):
             if given is not None and not _is_id(given):
@@ -218,11 +223,21 @@ class Agent:
             return None
 
     async def abort(self, snapshot_id: str, reason: str = "aborted") -> str | None:
-        """Ends a running turn by its snapshot, from any process. Returns the status before; None where there is none."""
+        """Ends a running turn by its snapshot, from any process. Returns the status before; None where there is no such one.
+
+        A turn that is over stays as it is. Raises SessionNotFound for what is the id of no snapshot at all, such as a session's.
+        """
         check_text("reason", reason)
         loaded = await self._loaded(None, snapshot_id)
         if loaded is None or not loaded.chain:
-            return None
+            if not is_text(snapshot_id):
+                raise no_snapshot(snapshot_id)
+            if await self._loaded(snapshot_id, None) is not None:
+                raise SessionNotFound(
+                    f"{snapshot_id!r} is a session, and no snapshot: nothing was ended. Give the turn's snapshot_id, or open the "
+                    "session and use its abort()"
+                )
+            return None  # as Genkit has it
         row = loaded.chain[-1]
         if row.status != "pending":
             return row.status
@@ -251,7 +266,7 @@ class Agent:
                 news.clear()
                 view = await self.get_snapshot(snapshot_id=snapshot_id)
                 if view is None:
-                    raise SessionNotFound(f"there is no snapshot {snapshot_id!r}")
+                    raise no_snapshot(snapshot_id)
                 if view.status != "pending":
                     return view
                 try:

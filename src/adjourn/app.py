@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from adjourn.agent import Agent, AgentOptions, CustomAgent, TurnContext, WhilePaused
 from adjourn.archive import Archive
+from adjourn.arguments import check_is_store, is_text, short
 from adjourn.clock import SYSTEM, Clock
 from adjourn.engine import Engine
 from adjourn.errors import DefinitionError, DuplicateName, ResumeError, UnknownTool
@@ -77,7 +78,7 @@ class Adjourn:
         self.secrets = _secrets(secret)
         self.inner_store = MemoryStore()
         self.engine = engine
-        self._stores = tuple(stores)
+        self._stores = _given_stores(stores)
         self.inbox = Inbox(self)
         self.sessions = Archive(self)
 
@@ -216,10 +217,10 @@ class Adjourn:
         return self._add_agent(CustomAgent(self, name, fn, options))
 
     def _add_agent(self, agent: Agent) -> Agent:
+        if not is_text(agent.name):
+            raise DefinitionError(f"name={short(agent.name)} is no name of an agent: give a text that can be stored")
         if agent.name in self.agents:
             raise DuplicateName(f"there is an agent {agent.name!r} already")
-        if isinstance(agent.store, type):
-            raise DefinitionError(f"store={agent.store.__name__} is a class: give a store, {agent.store.__name__}(...)")
         self.agents[agent.name] = agent
         return agent
 
@@ -338,6 +339,15 @@ def _limits(limits: Limits | None) -> Limits:
     if limits is not None and not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"limits={limits!r}: give Limits(...)")
     return limits or Limits()
+
+
+def _given_stores(stores: Any) -> tuple[Store, ...]:
+    if isinstance(stores, str) or not isinstance(stores, Iterable):
+        raise DefinitionError(f"stores={stores!r}: give a list of stores")
+    given = tuple(cast(Iterable[Any], stores))
+    for store in given:
+        check_is_store(store)
+    return given
 
 
 def _secrets(secret: str | bytes | Sequence[str | bytes] | None) -> Sequence[bytes]:

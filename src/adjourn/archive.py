@@ -5,12 +5,13 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from types import NoneType
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from adjourn.arguments import is_text
+from adjourn.arguments import check_filters, check_is_store, check_limit, check_texts, is_text, several, short
 from adjourn.clock import Clock
 from adjourn.engine import Deed, Engine
 from adjourn.errors import (
@@ -25,6 +26,7 @@ from adjourn.events import Event
 from adjourn.feed import Follower
 from adjourn.importing import FORMAT, Stored, take_in
 from adjourn.lease import transact
+from adjourn.loading import no_snapshot
 from adjourn.records import INNER, InterruptQuery, SessionQuery, SessionRecord, Snapshot
 from adjourn.settling import cancel
 from adjourn.store import Store, Tx
@@ -72,8 +74,11 @@ class Archive:
         `agents` and `owners` take any of several, None among the owners being nobody. Those of nested agents are parts of
         others, and not among them.
         """
+        check_limit(limit, 10_000)
+        if not isinstance(after, (SessionRecord, NoneType)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest(f"after={short(after)}: give the last SessionRecord of the page before")
         at = (after.created, after.id) if after is not None else None
-        query = SessionQuery(agent, owner, None, None, at, limit, _some(agents), _some(owners), outer=True)
+        query = replace(_query(agent, owner, agents, owners), after=at, limit=limit)
         found: list[SessionRecord] = []
         for store in self._shelf.stores():
             found += await transact(store, _sessions(query), read=True)
@@ -88,7 +93,7 @@ class Archive:
         owners: Sequence[str | None] | None = None,
     ) -> int:
         """How many sessions there are with these filters; each store counts to a million."""
-        query = SessionQuery(agent, owner, agents=_some(agents), owners=_some(owners), outer=True)
+        query = _query(agent, owner, agents, owners)
         return sum([await transact(store, lambda tx: tx.count(query), read=True) for store in self._shelf.stores()])
 
     async def timeline(self, session_id: str) -> Sequence[Entry]:
@@ -124,6 +129,7 @@ class Archive:
         It ends when the session is deleted. Raises SessionNotFound, and UnknownPosition for an `after` that is no id, or that
         the session does not know of since a backup was restored.
         """
+        check_texts(after=after)
         store = await self._holding(session_id)
         async with aclosing(watch(self._follower, store, session_id, after)) as journal:
             async for recorded in journal:
@@ -135,11 +141,12 @@ class Archive:
         return await transact(store, lambda tx: tx.snapshots(session_id), read=True)
 
     async def events(self, snapshot_id: str) -> Sequence[Event]:
-        """What happened on the way to a snapshot."""
-        out: list[Event] = []
+        """What happened on the way to a snapshot. Raises SessionNotFound."""
         for store in self._shelf.stores() if is_text(snapshot_id) else ():
-            out += await transact(store, lambda tx: tx.events([snapshot_id]), read=True)
-        return out
+            found = await transact(store, partial(_events, snapshot_id=snapshot_id), read=True)
+            if found is not None:
+                return found
+        raise no_snapshot(snapshot_id)
 
     async def delete(self, session_id: str, *, force: bool = False, untouched_since: float | None = None) -> None:
         """Deletes a session; the audit of its decisions stays.
@@ -176,8 +183,10 @@ class Archive:
         One that cannot be read stays, and is logged. The entries of the inbox's feed that are older go with them. Raises
         InvalidRequest for less than no seconds.
         """
-        if not older_than >= 0:  # nan, too
-            raise InvalidRequest(f"older_than= is an age in seconds, and {older_than} is none; nothing was deleted")
+        if not isinstance(older_than, (int, float)) or not older_than >= 0:  # nan, too  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest(
+                f"older_than= is an age in seconds, and {short(older_than)} is none; nothing was deleted"
+            )
         now = self._shelf.clock.now()
         gone = 0
         for store in self._shelf.stores():
@@ -204,10 +213,13 @@ class Archive:
     async def export(self, session_ids: Iterable[str] | None = None) -> AsyncIterator[bytes]:
         """Each session as one line of JSON, without the line break; all of them, where none is named.
 
-        The sessions of nested agents follow the one around them. An id that no store has is left out.
+        The sessions of nested agents follow the one around them, as far as they are there. Raises SessionNotFound for an id
+        that no store has, before anything is given; one that is deleted from then on is left out.
         """
-        stores, given = self._shelf.stores(), session_ids
+        stores, given = self._shelf.stores(), several("session_ids", session_ids)
         ids = [s.id for store in stores for s in await _all(store)] if given is None else list(given)
+        for session_id in given or ():
+            await self._holding(session_id)
         done: set[str] = set()
         ahead = ids[::-1]
         while ahead:
@@ -232,6 +244,7 @@ class Archive:
                 f"import_ takes lines: an open file (open(path, 'rb')), or what export() gives, and no {type(lines).__name__}; "
                 "nothing was stored"
             )
+        check_is_store(store)
         count = number = 0
         async for line in _each(lines):
             number += 1
@@ -277,8 +290,16 @@ def _unknown(session_id: str) -> SessionNotFound:
     return SessionNotFound(f"there is no session {session_id!r}")
 
 
-def _some(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
-    return None if values is None else tuple(values)
+def _query(
+    agent: str | None, owner: str | None, agents: Sequence[str] | None, owners: Sequence[str | None] | None
+) -> SessionQuery:
+    """The filters of `list` and `count`."""
+    check_filters(agent=agent, owner=owner)
+    return SessionQuery(agent, owner, agents=several("agents", agents), owners=several("owners", owners), outer=True)
+
+
+def _events(tx: Tx, snapshot_id: str) -> list[Event] | None:
+    return tx.events([snapshot_id]) if tx.snapshot(snapshot_id) is not None else None
 
 
 def _forget(tx: Tx, before: float) -> int:

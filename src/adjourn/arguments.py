@@ -1,9 +1,10 @@
 """What callers hand in, checked before anything is changed: each refusal names the argument."""
 
 from collections.abc import Iterable, Mapping
+from os import PathLike, fspath
 from typing import Any, TypeGuard, cast
 
-from adjourn.errors import InvalidRequest
+from adjourn.errors import DefinitionError, InvalidRequest
 
 
 def is_text(value: Any) -> TypeGuard[str]:
@@ -57,6 +58,21 @@ def several(name: str, values: Any) -> tuple[Any, ...] | None:
     for value in given:
         check_filters(**{name: value})
     return given
+
+
+def check_is_store(store: Any) -> None:
+    """Raises DefinitionError for what is no store."""
+    if isinstance(store, type):
+        raise DefinitionError(f"store={store.__name__} is a class: give a store, {store.__name__}(...)")
+    if isinstance(store, (str, PathLike)):
+        path = short(fspath(cast(Any, store)))
+        raise DefinitionError(
+            f"store={path} is a path: give a store, SQLiteStore({path}) (from adjourn.stores.sqlite import SQLiteStore)"
+        )
+    if not all(hasattr(store, name) for name in ("submit", "subscribe", "close", "lease_seconds")):
+        raise DefinitionError(
+            f"store={short(store)} is no store: give MemoryStore(), SQLiteStore(path) or PostgresStore(dsn)"
+        )
 
 
 def short(value: Any) -> str:

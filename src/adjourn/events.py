@@ -180,6 +180,11 @@ class Retried(_Event, frozen=True, tag="retried"):
     limits: Limits | None = None
     by: str | None = None
 
+    def __post_init__(self) -> None:
+        given: Any = self.limits
+        if given is not None and not isinstance(given, Limits):
+            raise InvalidRequest(f"limits={given!r}: give Limits(...)")
+
 
 Event: TypeAlias = (
     UserSaid

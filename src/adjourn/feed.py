@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from adjourn.arguments import check_limit, check_texts
 from adjourn.errors import InvalidRequest
 from adjourn.lease import transact
 from adjourn.records import Change
@@ -146,8 +147,8 @@ class Feed:
         self._reading: dict[tuple[int, str | None, int], asyncio.Task[Sequence[Change]]] = {}
 
     async def changes(self, after: str | None, limit: int) -> Sequence[Change]:
-        if limit < 1 or limit > 10_000:
-            raise InvalidRequest(f"limit={limit}: give 1 to 10000")
+        check_texts(after=after)
+        check_limit(limit, 10_000)
         stores = self._stores()
         if len(stores) == 1:
             return await transact(stores[0], lambda tx: tx.changes(after, limit), read=True)

@@ -9,10 +9,12 @@ import msgspec
 from msgspec import UNSET
 
 from adjourn.answer import Answer, PausedCall
-from adjourn.arguments import check_texts
+from adjourn.arguments import check_texts, short
+from adjourn.errors import ResumeError
 from adjourn.events import Json, Verb
 from adjourn.parts import Artifact, ErrorInfo, FinishReason, Message, Metadata, Part, ToolRequest, Usage, new_id
 from adjourn.promise import Waiters
+from adjourn.resume import as_items
 from adjourn.stream import StreamChunk, Watcher
 from adjourn.tool import AbortSignal
 
@@ -56,6 +58,16 @@ class Resume(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_texts(by=self.by, address=self.address)
+
+    @staticmethod
+    def items(resume: Any) -> list[Answer | Part]:
+        """All decisions of this resume. Raises ResumeError where it is none, or holds none."""
+        if not isinstance(resume, Resume):
+            raise ResumeError(
+                f"{short(resume)} is no resume: give Resume(respond=[...], restart=[...]), with answers as of "
+                "respond_to_interrupt(...)"
+            )
+        return as_items(resume.respond, resume.restart)
 
 
 class AgentOutput(msgspec.Struct, frozen=True, repr_omit_defaults=True):

@@ -1,6 +1,7 @@
 """What a stored session amounts to: reading it back into history, turn, state and artifacts."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -138,3 +139,8 @@ def stand(loaded: Loaded, limits: Limits) -> Standing:
         for event in loaded.events:
             turn = record(turn, event)
     return Standing(tuple(history), turn, state, tuple(artifacts.values()))
+
+
+def no_snapshot(snapshot_id: Any) -> SessionNotFound:
+    """What to raise for the id of a snapshot that is not there."""
+    return SessionNotFound(f"there is no snapshot {snapshot_id!r}")

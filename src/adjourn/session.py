@@ -44,7 +44,7 @@ from adjourn.outbox import Outbox, elsewhere
 from adjourn.parts import Artifact, ErrorInfo, Message, Part, new_id, to_json
 from adjourn.promise import loop_for
 from adjourn.remote import Remote, driver_of
-from adjourn.resume import as_items, meant
+from adjourn.resume import meant
 from adjourn.starting import (
     decide_on,
     expire,
@@ -250,7 +250,7 @@ class AgentSession:
     def resume(self, resume: Resume, *, context: Any = None, abort_signal: AbortSignal | None = None) -> AgentTurn:
         """Several decisions at once: all are valid, or none is taken. Returns the next turn."""
         self._from_outside()
-        start = partial(decide_on, as_items(resume.respond, resume.restart), resume.by)
+        start = partial(decide_on, Resume.items(resume), resume.by)
         return self._begin(Plan(start, context, detach=resume.detach, address=resume.address), abort_signal)
 
     def decide(self, answer: Answer) -> AgentTurn:
@@ -275,7 +275,7 @@ class AgentSession:
         After LimitReached it takes new `limits`; without them it is refused.
         """
         self._from_outside()
-        return self._begin(Plan(partial(retry, limits), context, asks=True))
+        return self._begin(Plan(partial(retry, Retried(limits)), context, asks=True))
 
     async def abort(self, reason: str = "aborted by the caller") -> None:
         """Ends the running or paused turn. Its pauses are cancelled; the session takes the next message."""

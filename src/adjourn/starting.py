@@ -7,7 +7,7 @@ from typing import Protocol
 from adjourn.answer import Answer
 from adjourn.conversation import Conversation
 from adjourn.errors import AlreadyResolved, NothingPaused, ResumeError, SessionPaused
-from adjourn.events import Declined, Event, Expired, Limits, Retried, ToolInterrupted, TurnEnded, UserSaid
+from adjourn.events import Declined, Event, Expired, Retried, ToolInterrupted, TurnEnded, UserSaid
 from adjourn.handle import AgentInterrupt
 from adjourn.leg import Agentlike, Plan, overdue, unknown_outcome
 from adjourn.notices import tell_refused_items
@@ -53,12 +53,12 @@ def decide_on(items: Sequence[Answer | Part], by: str | None, session: Starter) 
     return deciding(session.agent, session.standing.asked(session.agent.limits), items, by)
 
 
-def retry(limits: Limits | None, session: Starter) -> tuple[Turn, list[Event]]:
+def retry(event: Retried, session: Starter) -> tuple[Turn, list[Event]]:
     """From the failed end on."""
     turn = session.standing.turn
     if turn is None or turn.ended is None:
         raise NothingPaused("the last turn of this session did not fail, so there is nothing to retry")
-    return with_events([Retried(limits)], session)
+    return with_events([event], session)
 
 
 def recover(session: Starter) -> tuple[Turn, list[Event]]:

@@ -12,7 +12,8 @@ from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, o
 
 import msgspec
 
-from adjourn.arguments import check_text
+from adjourn.arguments import check_text, is_text, short
+from adjourn.conform import problems
 from adjourn.errors import DefinitionError
 from adjourn.events import Json, Verb
 from adjourn.model import ToolDefinition
@@ -58,7 +59,7 @@ class Interrupt(BaseException):
                 f"expires_in={expires_in!r}: give seconds, from 0 to ten years ({LONGEST_WAIT:.0f}), or None for never"
             )
         self.expires_in = expires_in
-        self.on_expiry: Json = _expiry(on_expiry)
+        self.on_expiry: Json = _expiry(on_expiry, self.response)
         # Set where a nested agent's pause surfaces as its caller's.
         self.path: tuple[str, ...] = ()
         self.reason = "tool"
@@ -73,9 +74,14 @@ def _verbs(allow: Sequence[Verb]) -> tuple[Verb, ...]:
     return cast(tuple[Verb, ...], verbs)
 
 
-def _expiry(on_expiry: OnExpiry) -> Json:
+def _expiry(on_expiry: OnExpiry, response: Json) -> Json:
     if isinstance(on_expiry, Mapping) and set(on_expiry) == {"respond"}:
-        return {"respond": to_json(on_expiry["respond"], "default response")}
+        default = to_json(on_expiry["respond"], "default response")
+        faults = problems(response, default) if response is not None else ()
+        if faults:
+            text = "; ".join(f"{p['path']}: {p['message']}" for p in faults)
+            raise DefinitionError(f"on_expiry={on_expiry!r}: the default does not fit response=: {text}")
+        return {"respond": default}
     if on_expiry not in ("decline", "fail"):
         raise DefinitionError(f"on_expiry={on_expiry!r}: give 'decline', 'fail' or {{'respond': value}}")
     return on_expiry
@@ -247,6 +253,8 @@ class Tool(Generic[P, R]):
         self.fn = fn
         self.shape = InputShape(fn, ToolRunContext)
         self.name: str = name or self.shape.name
+        if not is_text(self.name):
+            raise DefinitionError(f"name={short(self.name)} is no name of a tool: give a text that can be stored")
         self.description: str = description if description is not None else self.shape.description
         self.options: ToolOptions = options or ToolOptions()
         self.allow: tuple[Verb, ...] = ("respond", "restart")

@@ -4,8 +4,11 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from adjourn import MemoryStore, Store
+from adjourn.server.desk_sessions import Say, SessionDesk
+from adjourn.server.principal import Principal
 from server.server_kit import Office, People, app_of, at
 
 
@@ -127,6 +130,20 @@ async def test_an_export_of_everything_pages_through_it(people: People) -> None:
         await people["ann"].say(f"hello {n}")
     lines = (await people["ann"]("GET", "/api/export")).text.splitlines()
     assert len({json.loads(line)["session"]["id"] for line in lines}) == 205
+
+
+@pytest.mark.parametrize("all_of_them", [True, False])
+async def test_an_export_goes_past_sessions_that_are_deleted_while_it_runs(office: Office, all_of_them: bool) -> None:
+    root, desk = Principal("root", "admin"), SessionDesk(office.ai)
+    runs = [await desk.send(root, "clerk", Say(f"hello {n}")) for n in range(3)]
+    for run in runs:
+        await run.turn.settled()
+    ids = [run.session_id for run in runs]
+    lines = await desk.export(root, None if all_of_them else ids)
+    found = [json.loads(await anext(lines))["session"]["id"]]
+    await office.ai.sessions.delete(ids[1])
+    found += [json.loads(line)["session"]["id"] async for line in lines]
+    assert found == [ids[0], ids[2]]
 
 
 async def test_sessions_inside_others_are_not_listed_by_themselves(office: Office) -> None:

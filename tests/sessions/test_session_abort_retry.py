@@ -13,6 +13,7 @@ from adjourn import (
     Limits,
     ModelError,
     NothingPaused,
+    SessionNotFound,
     StaleInterrupt,
     ToolFailed,
     ToolRunContext,
@@ -138,10 +139,16 @@ async def test_the_process_whose_turn_was_aborted_elsewhere_keeps_nothing_more(w
 
 async def test_abort_of_what_is_over_changes_nothing_and_of_what_is_not_there_says_none(world: World) -> None:
     process = world.process("hello")
-    output = await process.connect().send("hi").output
+    session = process.connect()
+    output = await session.send("hi").output
     assert output.snapshot_id is not None
     assert await process.agent.abort(output.snapshot_id) == "completed"
     assert await process.agent.abort("n_nothing") is None
+    with pytest.raises(SessionNotFound, match="is a session, and no snapshot: nothing was ended"):
+        await process.agent.abort(session.id)
+    for wrong in (None, 5, "bad\udcff"):
+        with pytest.raises(SessionNotFound, match="there is no snapshot"):
+            await process.agent.abort(wrong)  # type: ignore[arg-type]
     view = await process.agent.get_snapshot(snapshot_id=output.snapshot_id)
     assert view is not None
     assert view.status == "completed"

@@ -10,7 +10,7 @@ import msgspec
 
 from adjourn.agent import Agent, SnapshotView
 from adjourn.app import Adjourn
-from adjourn.arguments import is_text
+from adjourn.arguments import check_limit, is_text
 from adjourn.errors import InvalidRequest, NothingPaused, SessionConflict, SessionError, SessionNotFound, TurnError
 from adjourn.events import Limits
 from adjourn.handle import AgentInit, AgentOutput, AgentTurn, SessionState
@@ -79,8 +79,7 @@ class SessionDesk:
         limit: int = 50,
     ) -> Sessions:
         """Sessions this principal sees, oldest first."""
-        if not 1 <= limit <= 1000:
-            raise InvalidRequest(f"limit={limit}: give 1 to 1000")
+        check_limit(limit, 1000)
         if principal.interrupts is not None or not all(is_text(f) for f in (agent, owner) if f is not None):
             return Sessions([])
         agents, owners = names_of(principal.agents), owners_of(principal)
@@ -162,18 +161,25 @@ class SessionDesk:
         return lines if self.tells(principal) else _untold(lines)
 
     async def _exported(self, principal: Principal, session_ids: Sequence[str] | None) -> AsyncIterator[bytes]:
-        if session_ids is not None:
-            async for line in self.ai.sessions.export(session_ids):
+        for session_id in session_ids or ():
+            async for line in self._one(session_id):
                 yield line
-            return
         cursor: str | None = None
-        while True:
+        while session_ids is None:
             page = await self.sessions(principal, cursor=cursor, limit=100)
-            async for line in self.ai.sessions.export([s.id for s in page.items]) if page.items else _nothing():
-                yield line
+            for record in page.items:
+                async for line in self._one(record.id):
+                    yield line
             cursor = page.next_cursor
             if cursor is None:
                 return
+
+    async def _one(self, session_id: str) -> AsyncIterator[bytes]:
+        try:
+            async for line in self.ai.sessions.export([session_id]):
+                yield line
+        except SessionNotFound:
+            return  # it was deleted since it was listed
 
     async def delete(self, principal: Principal, session_id: str, *, force: bool = False) -> None:
         """Deletes a session. Raises SessionPaused where it waits and there is no `force`. The audit stays."""
@@ -334,8 +340,3 @@ def _position(cursor: str | None) -> tuple[float, str] | None:
 async def _untold(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for line in lines:
         yield untold_line(line)
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
