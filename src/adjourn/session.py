@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from adjourn.answer import Answer, PausedCall
 from adjourn.arguments import check_text
-from adjourn.belongings import Belongings
 from adjourn.conversation import Conversation
 from adjourn.errors import (
     AdjournError,
@@ -21,9 +20,9 @@ from adjourn.errors import (
     SessionNotFound,
     StoreError,
 )
-from adjourn.events import Event, Forked, Limits, TurnEnded
+from adjourn.events import Event, Forked, Limits, Retried, TurnEnded
 from adjourn.generation import Prompt, failure, sendable
-from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Resume, SessionState, inside
+from adjourn.handle import AgentInit, AgentInterrupt, AgentOutput, AgentTurn, Resume, inside
 from adjourn.lease import transact
 from adjourn.ledger import claimed
 from adjourn.leg import (
@@ -32,19 +31,18 @@ from adjourn.leg import (
     LegJournal,
     Plan,
     check_state,
-    checked,
     overdue,
     rest_output,
     stop_leg,
     told,
 )
-from adjourn.loading import Loaded, gone_on, left_behind, load, load_on, turn_at
-from adjourn.loop import Driver, paused_call
+from adjourn.loading import gone_on, left_behind, turn_at
+from adjourn.loop import Driver
 from adjourn.outbox import Outbox, elsewhere
-from adjourn.parts import Artifact, ErrorInfo, Message, Part, new_id, to_json
+from adjourn.parts import Artifact, ErrorInfo, Message, new_id, to_json
 from adjourn.promise import loop_for
+from adjourn.reader import SessionReader
 from adjourn.remote import Remote, driver_of
-from adjourn.resume import meant
 from adjourn.starting import (
     decide_on,
     expire,
@@ -62,7 +60,7 @@ from adjourn.stream import StreamChunk, TurnEnd, Watcher
 from adjourn.tool import AbortSignal
 
 
-class AgentSession:
+class AgentSession(SessionReader):
     """One conversation. Made by `agent.connect`; for one event loop at a time.
 
     A session that was named by its id is read from the store at its first use (`async with`, or `await session.load()`,
@@ -70,81 +68,14 @@ class AgentSession:
     """
 
     def __init__(self, agent: Agentlike, init: AgentInit) -> None:
-        self.agent = agent
-        self._reader: Callable[[Any], Loaded | None]
-        self._reader = partial(load, session_id=init.session_id, snapshot_id=init.snapshot_id)
-        self._store = agent.store
-        state = checked(agent, init)
-        self.id: str = init.session_id or (state.session_id if state else None) or new_id("s_")
-        self._at = Conversation(self.id, init.owner)
-        self._loaded = not (init.session_id or init.snapshot_id)
-        if state is not None:
-            agent.typed_state(state.custom)
-            self._at.take(state, agent.limits)
-        self._belongings = Belongings()
+        super().__init__(agent, init)
         self._current: AgentTurn | None = None
-        self._outbox = Outbox(self)
+        self._outbox: Outbox | None = None  # made for the first message that waits: they hold each other
         self._closed = False
         self.context: Any = None
         """The caller's context of the leg that runs."""
         self.abort_signal = AbortSignal()
         """The abort signal of the leg that runs."""
-
-    # -- looking -----------------------------------------------------------------------------------------------------
-
-    @property
-    def snapshot_id(self) -> str | None:
-        """Where it rests now."""
-        return self._here().snapshot_id
-
-    @property
-    def owner(self) -> str | None:
-        return self._here().owner
-
-    @property
-    def messages(self) -> list[Message]:
-        """The conversation; where it is paused, the last message carries the interrupts."""
-        return self._here().messages()
-
-    @property
-    def interrupts(self) -> list[AgentInterrupt]:
-        """What waits for a decision."""
-        turn = self._here().turn
-        return [self._wrap(paused_call(c)) for c in turn.paused] if turn is not None else []
-
-    def meant(self, part: Part) -> AgentInterrupt:
-        """The pause that a part of a resume decides on, found as `resume` finds it. Raises ResumeError where there is none."""
-        return self._wrap(paused_call(meant(self._here().asked(self.agent.limits), part)))
-
-    @property
-    def state(self) -> Any:
-        """The custom state, as the agent's `state=` type where it has one."""
-        return self.agent.typed_state(self._here().state)
-
-    @property
-    def artifacts(self) -> list[Artifact]:
-        return list(self._here().artifacts.values())
-
-    @property
-    def client_state(self) -> SessionState:
-        """The whole session as a value, signed where the application has a secret."""
-        at = self._here()
-        return self.agent.signed(SessionState(self.id, at.messages(), at.state, list(at.artifacts.values())))
-
-    @property
-    def last_text(self) -> str:
-        """What the model said last."""
-        return next((m.text for m in reversed(self._here().messages()) if m.role == "model"), "")
-
-    @property
-    def turn_failed(self) -> bool:
-        """Whether the last turn failed or was aborted, so that `retry` goes on with it."""
-        return self.last_end is not None
-
-    @property
-    def last_end(self) -> TurnEnded | None:
-        """How the last turn failed or was aborted; None where it did neither."""
-        return turn.ended if (turn := self._here().turn) is not None else None
 
     def _wrap(self, paused: PausedCall) -> AgentInterrupt:
         return AgentInterrupt(self, paused)
@@ -193,27 +124,6 @@ class AgentSession:
         self._start_queued()
         return self
 
-    def _here(self) -> Conversation:
-        if not self._loaded and self._store is not None:
-            self._adopt(self._store.submit(self._reader, read=True).result())
-        return self._at
-
-    async def _load(self) -> Conversation:
-        if not self._loaded and self._store is not None:
-            self._adopt(await transact(self._store, self._reader, read=True, observers=self.agent.observers))
-        return self._at
-
-    def _adopt(self, loaded: Loaded | None) -> None:
-        if self._loaded:
-            return
-        if loaded is not None:
-            agent = self.agent
-            running, now = agent.running.__contains__, agent.clock.now()
-            self._at.adopt(loaded, agent.name, agent.limits, agent.holder, running, now)
-            self.id = self._at.session_id
-        self._belongings.onto(self._at)
-        self._loaded = True
-
     # -- going on ----------------------------------------------------------------------------------------------------
 
     def send(
@@ -234,7 +144,7 @@ class AgentSession:
             raise SessionError("a background turn needs a store: give the agent store=")
         plan = Plan(partial(say, said), context, True, detach, asks=True, said=said)
         if self.agent.on_message_while_paused == "queue" and self._must_wait():
-            return self._outbox.put(said, plan, AgentTurn(Watcher(self._wrap)))
+            return self._messages().put(said, plan, AgentTurn(Watcher(self._wrap)))
         if self.busy:
             raise SessionBusy("a turn of this session is running; await its output, or abort it")
         turn, now = self._at.turn, self.agent.clock.now()  # what is overdue is settled before the message
@@ -313,7 +223,8 @@ class AgentSession:
         """Waits for the turn that runs, and takes no more. What is stored stays, queued messages too."""
         self._from_outside()
         self._closed = True
-        await self._outbox.close()
+        if self._outbox is not None:
+            await self._outbox.close()
         if self._current is not None and not self._current.done:
             await self._current.settled()
 
@@ -385,7 +296,7 @@ class AgentSession:
             found = None
         if found is None:  # the session turned out to be paused, or to run elsewhere
             self._rested(handle)
-            return await self._outbox.later(plan, handle), None
+            return await self._messages().later(plan, handle), None
         driver, step = found
         output = rest_output(self, driver, step)
         if not plan.detach:
@@ -477,18 +388,17 @@ class AgentSession:
         at.rest(driver.turn, leg.snapshot_id if self._store is not None else None, leg.turn_id, setting.trace)
         return driver, step
 
-    def _read_again(self, snapshot_id: str | None) -> None:
-        """From the store, at the next look: where the branch that this snapshot is in has come to by then."""
-        self._reader = partial(load_on, session_id=self.id, snapshot_id=snapshot_id)
-        self._at = Conversation(self.id, self._at.owner)
-        self._loaded = False
-
     # -- messages that wait ------------------------------------------------------------------------------------------
 
     @property
     def standing(self) -> Conversation:
         """For what starts its legs: where it stands."""
         return self._at
+
+    def _messages(self) -> Outbox:
+        if self._outbox is None:
+            self._outbox = Outbox(self)
+        return self._outbox
 
     def _must_wait(self) -> bool:
         """Whether a message cannot be sent now."""
@@ -503,7 +413,8 @@ class AgentSession:
         if not self._at.queue or self._at.paused or self._closed or not self._loaded:
             return
         plan = sending(self._at.queue)
-        handle, plan = self._outbox.take(self._at.queue[0].id) or (None, plan)
+        mine = self._outbox.take(self._at.queue[0].id) if self._outbox is not None else None
+        handle, plan = mine or (None, plan)
         self._begin(plan, None, handle)
 
     async def told(self, snapshot_id: str) -> AgentOutput:
