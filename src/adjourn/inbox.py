@@ -13,17 +13,18 @@ from msgspec.structs import replace
 from adjourn.agent import Agent
 from adjourn.arguments import check_filters, check_limit, check_text, check_texts, is_text, several, short
 from adjourn.clock import Clock
+from adjourn.decisions import check_bounds, decide, decision_of, expire_due, where_to_go_on
 from adjourn.errors import InvalidRequest, ResumeError, StoreUnavailable, ToolGone, UnknownInterrupt
 from adjourn.events import Decided, Declined, Responded, Restarted
 from adjourn.feed import Feed
 from adjourn.handle import AgentInit, AgentTurn
 from adjourn.lease import transact
-from adjourn.ledger import decide, decision_of, expire_due, overdue, where_to_go_on
 from adjourn.notices import tell_accepted, tell_expired, tell_refused
 from adjourn.observe import Observer
 from adjourn.parts import named, new_id, to_json
 from adjourn.records import INNER
 from adjourn.resume import check_fit
+from adjourn.settling import overdue
 from adjourn.store import (
     Change,
     Decision,
@@ -289,6 +290,8 @@ class Inbox:
                 check_fit(row.tool, row, event, find or (lambda _: None))
             elif "restart" not in row.allow:
                 check_fit(row.tool, row, event, lambda _: None)
+            if agent is not None:
+                await transact(store, partial(check_bounds, row=row, event=event, limits=agent.limits), read=True)
         work = partial(
             decide,
             interrupt_id=row.id,

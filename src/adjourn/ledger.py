@@ -7,20 +7,16 @@ the same: the decision waits on the session until a driver takes it up.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from adjourn.errors import (
-    AlreadyResolved,
     ResumeError,
     SessionBusy,
     SessionConflict,
     SessionNotFound,
-    StaleInterrupt,
-    UnknownInterrupt,
 )
 from adjourn.events import (
     Decided,
@@ -36,7 +32,7 @@ from adjourn.events import (
     TurnEnded,
 )
 from adjourn.loading import closed, left_behind, next_of
-from adjourn.parts import Artifact, canonical, digest, new_id
+from adjourn.parts import Artifact, digest, new_id
 from adjourn.promise import brief
 from adjourn.records import (
     INNER,
@@ -48,9 +44,18 @@ from adjourn.records import (
     SessionRecord,
     Snapshot,
 )
-from adjourn.settling import as_decision, cancel, decided, opened, overdue, settle, settled_before, too_late
+from adjourn.settling import (
+    as_decision,
+    as_event,
+    cancel,
+    opened,
+    reopen,
+    settle,
+    settled_before,
+)
 from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Tx
+from adjourn.turn import record
 
 
 class Leg(msgspec.Struct, frozen=True, gc=False):
@@ -144,6 +149,9 @@ def save(tx: Tx, write: Write) -> Saved:
     news: Sequence[Decision] = ()
     if waiting > 0 and write.rest is not None:
         news = [d for d in tx.decisions(session_id=leg.session_id, unapplied=True) if d.interrupt_id in still_open]
+        fit = [d for d in news if _fits(tx, write.turn, d, now)]
+        waiting -= len(news) - len(fit)
+        news = fit
     rest = None if news and isinstance(write.rest, Paused) else write.rest
     if isinstance(write.rest, Finished) and waiting > 0:
         waiting -= _drop_waiting(tx, leg, gone)
@@ -166,6 +174,24 @@ def save(tx: Tx, write: Write) -> Saved:
     )
     tx.put_session(session)
     return Saved(leg, news, session.queue, tuple(settled))
+
+
+def _fits(tx: Tx, turn: Turn, decision: Decision, now: float) -> bool:
+    """Whether the turn can go on with it. Who accepted it could not tell where it is past a limit: its pause waits once more."""
+    try:
+        record(turn, as_event(decision))
+    except ResumeError as e:
+        unsettle(tx, decision, str(e), now)
+        return False
+    return True
+
+
+def unsettle(tx: Tx, decision: Decision, why: str, now: float) -> None:
+    """The pause of an accepted decision waits once more. Whoever calls this counts the session's decisions anew."""
+    tx.put_decision(replace(decision, applied=True))
+    row = tx.interrupt(decision.interrupt_id)
+    if row is not None and row.status == "resolved":
+        reopen(tx, row, now, why)
 
 
 def _unqueued(session: SessionRecord, queued: str | None) -> tuple[Queued, ...]:
@@ -258,11 +284,9 @@ def _open_interrupts(tx: Tx, write: Write, leg: Leg) -> None:
             # A microsecond apart, so that the inbox lists the calls of one message in their order.
             opened(tx, _interrupt(leg, call, write.now + place * 1e-6), write.now)
         elif row.status != "open":  # it was sent round again and failed: it waits once more, with what would run now
-            again = replace(row, status="open", snapshot_id=leg.snapshot_id, reopened=row.reopened + 1, expires_at=None)
             shown = digest(call.request.name, call.input, pause.version)
-            tx.put_interrupt(replace(again, input=call.input, input_digest=shown))
-            why = call.error.message if call.error is not None else ""
-            decided(tx, Decision(new_id("d_"), row.id, row.session_id, "reopen", write.now, reason=why, applied=True))
+            again = replace(row, snapshot_id=leg.snapshot_id, input=call.input, input_digest=shown)
+            reopen(tx, again, write.now, call.error.message if call.error is not None else "")
 
 
 def _interrupt(leg: Leg, call: Call, now: float) -> InterruptRecord:
@@ -377,113 +401,3 @@ def late_result(tx: Tx, session_id: str, call_id: str, output: Json, now: float)
     rows = [r for r in tx.interrupts(InterruptQuery(session_id=session_id, limit=10_000)) if r.call_id == call_id]
     about = rows[-1].id if rows else call_id
     tx.put_decision(Decision(new_id("d_"), about, session_id, "late_result", now, output=output, applied=True))
-
-
-# -- deciding without driving ----------------------------------------------------------------------------------------
-
-
-@brief
-def decide(
-    tx: Tx,
-    interrupt_id: str,
-    event: Decided,
-    now: float,
-    address: str | None,
-    key: str | None = None,
-    expect: str | None = None,
-    decision_id: str | None = None,
-) -> tuple[Decision | None, ResumeError | None]:
-    """Accepts a decision for whoever drives the session next: (decision, None), or (None, why it was refused).
-
-    A refusal is returned, not raised: an overdue interrupt is settled as expired by the same transaction. The decision
-    that was made under this `key` before is given again; a new one has `decision_id`, where it is given. `expect` is the
-    `version_tag` that was looked at.
-    """
-    row = tx.interrupt(interrupt_id)
-    if row is None:
-        return None, UnknownInterrupt(f"there is no interrupt {interrupt_id!r}")
-    session = tx.session(row.session_id)  # two deciders queue up here, so what is read from now on is the newest
-    row = tx.interrupt(interrupt_id) or row
-    decision = replace(as_decision(event, row, now, address, applied=False), key=key)
-    decision = replace(decision, id=decision_id or decision.id)
-    before = None
-    if key is not None:
-        before = next((d for d in tx.decisions(interrupt_id=row.id) if d.key == key), None)
-    if before is not None:
-        if _same(before, decision):
-            return before, None
-        return None, AlreadyResolved(
-            f"another decision on interrupt {row.id} was made under the key {key!r} ({before.verb}); a new decision needs a "
-            "new key",
-            before,
-        )
-    if overdue(row, now):
-        _wait_for_driver(tx, session, row, as_decision(Expired(row.id), row, now, None, applied=False), now)
-        return None, too_late(row, ())
-    if row.status == "open" and expect is not None and expect != row.version_tag:
-        return None, StaleInterrupt(
-            f"interrupt {row.id} of tool {row.tool!r} is not what was looked at any more (it was settled and waits again); "
-            "nothing was changed. Look at it again, then decide"
-        )
-    refused = _wait_for_driver(tx, session, row, decision, now)
-    return (None, refused) if refused is not None else (decision, None)
-
-
-def _same(one: Decision, other: Decision) -> bool:
-    """Whether they decide the same, whenever and wherever they were made."""
-
-    def said(d: Decision) -> Decision:
-        return replace(d, id="", at=0.0, address=None, input_digest="", applied=False, due=None)
-
-    return canonical(said(one)) == canonical(said(other))
-
-
-def _wait_for_driver(
-    tx: Tx, session: SessionRecord | None, row: InterruptRecord, decision: Decision, now: float
-) -> ResumeError | None:
-    """Settles it for whoever drives next. The session must have been read, and so locked, before the row."""
-    refused = settle(tx, row, decision, now)
-    if refused is None and session is not None:
-        tx.put_session(replace(session, waiting=session.waiting + 1, updated=now))
-    return refused
-
-
-def expire_due(tx: Tx, now: float, limit: int = 1000) -> list[Decision]:
-    """Settles what is overdue, as expired."""
-    out: list[Decision] = []
-    for row in tx.interrupts(InterruptQuery(status="open", expired_by=now, limit=limit)):
-        session = tx.session(row.session_id)
-        row = tx.interrupt(row.id) or row
-        decision = as_decision(Expired(row.id), row, now, None, applied=False)
-        if _wait_for_driver(tx, session, row, decision, now) is None:
-            out.append(decision)
-    return out
-
-
-def where_to_go_on(tx: Tx, session_id: str, now: float) -> str | None:
-    """The snapshot from which a driver has something to do: left in the middle of a turn, decided on, or over with messages
-    that wait to be sent. None for none."""
-    session = tx.session(session_id)
-    if session is None or (session.pending and session.lease_until > now):
-        return None
-    if session.pending:
-        return session.head
-    for decision in tx.decisions(session_id=session_id, unapplied=True) if session.waiting else ():
-        row = tx.interrupt(decision.interrupt_id)
-        at = row.snapshot_id if row is not None else None
-        while at is not None and at != session.head and (after := next_of(tx, session_id, at)) is not None:
-            at = after
-        if at is not None:
-            return at
-    if session.queue and session.head is not None and session.lease_until <= now:
-        head = tx.snapshot(session.head)
-        return session.head if head is not None and head.finish_reason != "interrupted" else None
-    return None
-
-
-def decision_of(value: Any) -> Decision:
-    """The accepted decision out of what `decide` gave."""
-    decision, refused = value
-    if refused is not None:
-        raise refused
-    return decision

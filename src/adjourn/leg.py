@@ -140,7 +140,8 @@ class Resting(Protocol):
 
 @dataclass(slots=True)
 class Plan:
-    """How one leg starts, and what it runs with. `settled`: it was decided outside, so no expiry comes before it. `asks`: it may
+    """How one leg starts, and what it runs with. `settled`: it was decided outside, so no expiry comes before it. `ends`: it
+    ends the turn, whatever else waits. `asks`: it may
     ask the model before it commits anything. `said` is the message that it is about.
     `found_at` is the snapshot where it was found that a driver has something to do.
     """
@@ -154,6 +155,7 @@ class Plan:
     address: str | None = None
     settled: bool = False
     asks: bool = False
+    ends: bool = False
     said: Message | None = None
     found_at: str | None = None
 

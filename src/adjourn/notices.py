@@ -25,12 +25,13 @@ from adjourn.events import (
     ToolRaised,
     TurnEnded,
 )
-from adjourn.ledger import Leg, overdue
+from adjourn.ledger import Leg
 from adjourn.model import ModelReply, ModelRequest
 from adjourn.observe import Observed, Observer, Watched, around, by_kind, notify, tell
 from adjourn.parts import Part
 from adjourn.records import INNER
 from adjourn.setting import Setting
+from adjourn.settling import overdue
 from adjourn.state import Call, Finished, Paused, Turn
 from adjourn.store import Decision, InterruptRecord
 

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from adjourn.conversation import Conversation
+from adjourn.decisions import where_to_go_on
 from adjourn.errors import AdjournError, SessionClosed, SessionConflict, SessionNotFound
 from adjourn.handle import AgentOutput, AgentTurn
 from adjourn.lease import transact
-from adjourn.ledger import enqueue, where_to_go_on
+from adjourn.ledger import enqueue
 from adjourn.leg import Agentlike, Plan
 from adjourn.loading import load_on
 from adjourn.parts import Message, new_id

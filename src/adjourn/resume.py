@@ -149,6 +149,16 @@ def check_rerun(call: Call, find_tool: FindTool) -> None:
         as_shown(name, pause, find_tool)
 
 
+def check_stored(turn: Turn, event: Decided, find_tool: FindTool) -> None:
+    """Raises the ResumeError that says why nobody can go on with a decision that was accepted. What it says was checked then."""
+    _, call = open_pause(turn, event.interrupt)
+    if isinstance(event, Restarted) and call.pause is not None:
+        as_shown(call.request.name, call.pause, find_tool)
+    elif call.pause is not None and call.pause.path:
+        check_rerun(call, find_tool)
+    record(turn, event)
+
+
 def tools_asked(name: str, pause: Asked) -> list[str]:
     """The tool that paused, last, behind those of the nested agents around it."""
     names, shown = [name], pause.payload

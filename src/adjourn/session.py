@@ -49,6 +49,7 @@ from adjourn.starting import (
     go_on,
     make_room,
     paused_error,
+    put_back_unfit,
     recover,
     retry,
     say,
@@ -194,9 +195,9 @@ class AgentSession(SessionReader):
             self._current.abort(reason)
             await self._current.settled()
         at = await self._load()
-        if at.paused:
+        if at.paused or at.unfinished is not None:
             ended = TurnEnded("aborted", ErrorInfo("CANCELLED", reason, "Aborted"))
-            await self._begin(Plan(partial(with_events, [ended]))).settled()
+            await self._begin(Plan(partial(with_events, [ended]), settled=True, ends=True))
 
     async def fork(self, snapshot_id: str | None = None) -> "AgentSession":
         """A branch of this session from one of its snapshots (the one it stands at, where none is named).
@@ -317,9 +318,13 @@ class AgentSession(SessionReader):
                 raise
         at = await self._load()
         check_state(self.agent, at.state)
+        if at.waiting and self._store is not None:
+            unfit = await put_back_unfit(self, self._store)
+            if unfit is not None and plan.start == recover and not (at.waiting or at.unfinished):
+                raise unfit
         if at.queue and plan.start == recover and not (at.unfinished or at.waiting or at.paused):
             plan = sending(at.queue)
-        if (at.unfinished is not None or at.waiting) and plan.start != recover:
+        if (at.unfinished is not None or at.waiting) and plan.start != recover and not plan.ends:
             await self._run(AgentTurn(Watcher()), Plan(recover))
         late = plan.start != recover and not plan.settled
         if late and at.turn and any(overdue(c, now) for c in at.turn.paused):

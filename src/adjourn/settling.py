@@ -83,6 +83,12 @@ def cancel(tx: Tx, row: InterruptRecord, now: float, reason: str = "") -> None:
     decided(tx, Decision(new_id("d_"), row.id, row.session_id, "cancel", now, reason=reason, applied=True))
 
 
+def reopen(tx: Tx, row: InterruptRecord, now: float, why: str) -> None:
+    """An interrupt that was settled waits once more. Somebody decided in time, so nobody can be too late any more."""
+    tx.put_interrupt(replace(row, status="open", reopened=row.reopened + 1, expires_at=None))
+    decided(tx, Decision(new_id("d_"), row.id, row.session_id, "reopen", now, reason=why, applied=True))
+
+
 def opened(tx: Tx, row: InterruptRecord, now: float) -> None:
     """Stores an interrupt that waits from now on."""
     tx.put_interrupt(row)

@@ -6,16 +6,18 @@ from typing import Protocol
 
 from adjourn.answer import Answer
 from adjourn.conversation import Conversation
+from adjourn.decisions import put_back
 from adjourn.errors import AlreadyResolved, NothingPaused, ResumeError, SessionPaused
 from adjourn.events import Declined, Event, Expired, Retried, ToolInterrupted, TurnEnded, UserSaid
 from adjourn.handle import AgentInterrupt
+from adjourn.lease import transact
 from adjourn.leg import Agentlike, Plan, overdue, unknown_outcome
 from adjourn.notices import tell_refused_items
 from adjourn.parts import ErrorInfo, Message, Part
-from adjourn.resume import decide
+from adjourn.resume import check_stored, decide
 from adjourn.settling import as_event, settled_before
 from adjourn.state import Turn
-from adjourn.store import Queued, Tx
+from adjourn.store import Queued, Store, Tx
 from adjourn.turn import begin, record
 
 
@@ -67,6 +69,23 @@ def recover(session: Starter) -> tuple[Turn, list[Event]]:
     if at.unfinished is None and not at.waiting:
         raise _nothing()
     return with_events(recovering(open_turn(session), at, session.agent), session)
+
+
+async def put_back_unfit(session: Starter, store: Store) -> ResumeError | None:
+    """Decisions that do not fit, as whoever accepted them could not tell: their pauses wait once more. Gives why."""
+    at, agent = session.standing, session.agent
+    refused: ResumeError | None = None
+    turn = at.turn
+    if turn is None:
+        return None
+    for decision in at.waiting:
+        try:
+            check_stored(turn, as_event(decision), agent.find_tool)
+        except ResumeError as e:
+            refused = refused or e
+            await transact(store, partial(put_back, decision=decision, why=str(e), now=agent.clock.now()))
+            at.waiting = tuple([d for d in at.waiting if d is not decision])
+    return refused
 
 
 def go_on(change: Callable[[Turn], tuple[Turn, list[Event]]], session: Starter) -> tuple[Turn, list[Event]]:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from adjourn import Adjourn, Interrupt, ToolRunContext
+from adjourn.decisions import expire_due
 from adjourn.errors import SessionBusy, SessionConflict, StaleInterrupt
 from adjourn.handle import AgentInit
 from adjourn.lease import transact
-from adjourn.ledger import expire_due
 from adjourn.model import FunctionModel, ModelReply, ModelRequest
 from adjourn.parts import Message, Part, ToolRequest
 from adjourn.promise import Promise

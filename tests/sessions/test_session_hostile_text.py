@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from adjourn import InvalidRequest, ModelError, ToolFailed
 from adjourn.answer import Abort
+from adjourn.decisions import decide
 from adjourn.errors import HandlerFailed, SessionNotFound, UnknownInterrupt
 from adjourn.events import Restarted
 from adjourn.handle import Resume
-from adjourn.ledger import decide
 from adjourn.parts import Artifact, Part
 from adjourn.store import InterruptQuery, Tx
 from adjourn.testing import call

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from adjourn import Store
+from adjourn.decisions import decide, decision_of
 from adjourn.events import Limits, Responded
-from adjourn.ledger import decide, decision_of
 from adjourn.loading import load, stand
 from adjourn.store import Change, InterruptQuery
 from adjourn.stores.rows import migrations, statements

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from adjourn.decisions import decide, expire_due
 from adjourn.events import Limits, Responded, UserSaid
-from adjourn.ledger import Leg, Write, decide, expire_due, save
+from adjourn.ledger import Leg, Write, save
 from adjourn.loading import load
 from adjourn.parts import Message, Part
 from adjourn.store import InterruptQuery, SessionQuery, Tx

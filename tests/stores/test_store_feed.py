@@ -14,9 +14,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from adjourn import MemoryStore, Store
+from adjourn.decisions import decide, decision_of, expire_due
 from adjourn.errors import AlreadyResolved, StaleInterrupt, UnknownPosition
 from adjourn.events import Declined, Responded, Restarted, ToolRaised, ToolStarted, TurnEnded
-from adjourn.ledger import decide, decision_of, expire_due
 from adjourn.parts import ErrorInfo
 from adjourn.store import Change, Tx
 from adjourn.testing_store.samples import change_sample

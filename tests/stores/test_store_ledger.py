@@ -5,6 +5,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from adjourn import Store
+from adjourn.decisions import decide, decision_of, expire_due
 from adjourn.errors import (
     AlreadyResolved,
     SessionBusy,
@@ -24,7 +25,7 @@ from adjourn.events import (
     ToolReturned,
     ToolStarted,
 )
-from adjourn.ledger import decide, decision_of, expire_due, let_go, renew, save
+from adjourn.ledger import let_go, renew, save
 from adjourn.loading import load, stand
 from adjourn.parts import new_id
 from adjourn.store import InterruptQuery, SessionQuery

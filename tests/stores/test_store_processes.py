@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from adjourn.decisions import decide
 from adjourn.errors import AlreadyResolved, ResumeError
 from adjourn.events import Responded
 from adjourn.lease import settled
-from adjourn.ledger import decide
 from adjourn.store import Decision, Tx
 from adjourn.stores.sqlite import SQLiteStore
 from adjourn.testing_store.samples import decision_sample, session_sample
@@ -24,7 +24,7 @@ RACE = """
 import sys, threading
 from adjourn.errors import AlreadyResolved
 from adjourn.events import Responded
-from adjourn.ledger import decide
+from adjourn.decisions import decide
 from stores.store_kit import do
 {store}
 pause, me = sys.argv[1:]

@@ -19,10 +19,10 @@ from adjourn.cli.words import ago, many, short, span
 from adjourn.errors import AdjournError, ToolChanged, ToolGone
 from adjourn.events import Limits
 from adjourn.lease import transact
-from adjourn.ledger import overdue
 from adjourn.loading import load, stand
 from adjourn.records import INNER, Decision, InterruptQuery, InterruptRecord, SessionQuery, SessionRecord
 from adjourn.resume import as_shown, tools_asked
+from adjourn.settling import overdue
 from adjourn.store import Store, Tx
 
 Level = Literal["ok", "note", "problem"]

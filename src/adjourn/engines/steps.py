@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from adjourn.agent import Agent
+from adjourn.decisions import expire_due, where_to_go_on
 from adjourn.engine import Engine, Work, end_leg, place_of
 from adjourn.engines.live import Caller
 from adjourn.engines.stored import Ask, Changes, Hand, Kept, Legs, Told, View, keep, lease_of
@@ -15,7 +16,7 @@ from adjourn.errors import InvalidRequest, ModelError, SessionBusy, SessionConfl
 from adjourn.events import CallRejected, Event, Json, ToolInterrupted, ToolRaised, ToolReturned, ToolStarted, TurnEnded
 from adjourn.handle import AgentInit
 from adjourn.lease import transact
-from adjourn.ledger import Leg, expire_due, late_result, renew, where_to_go_on
+from adjourn.ledger import Leg, late_result, renew
 from adjourn.leg import LegJournal, Plan, unknown_outcome
 from adjourn.loop import Driver
 from adjourn.notices import tell_expired

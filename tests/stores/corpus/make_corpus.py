@@ -19,8 +19,8 @@ import msgspec  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
 
 from adjourn import Store  # noqa: E402
+from adjourn.decisions import decide  # noqa: E402
 from adjourn.events import Forked, Responded, Restarted, ToolReturned, ToolStarted  # noqa: E402
-from adjourn.ledger import decide  # noqa: E402
 from adjourn.store import InterruptQuery, SessionQuery, Tx  # noqa: E402
 from adjourn.stores.postgres import PostgresStore, psycopg  # noqa: E402
 from adjourn.stores.rows import migrations  # noqa: E402
