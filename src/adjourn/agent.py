@@ -99,6 +99,7 @@ class AgentOptions:
     on_interrupt: Handlers = None
     on_message_while_paused: WhilePaused = "refuse"
     description: str = ""
+    context: Any = None
 
     def __post_init__(self) -> None:
         if self.on_message_while_paused not in ("refuse", "decline", "queue"):
@@ -321,7 +322,7 @@ class Agent:
             self._output,
             options.prepare,
             as_handlers(options.on_interrupt, tools),
-            context,
+            self._context(session) if context is None else context,
             session,
             None,
             None,
@@ -329,6 +330,11 @@ class Agent:
             self.clock,
             host.observers,
         )
+
+    def _context(self, session: AgentSession) -> Any:
+        """What tools are given where nobody gave them anything: a decision of the inbox goes on, or a worker."""
+        given = self._options.context
+        return given(session) if callable(given) else given
 
     def model(self, session: AgentSession) -> Model:
         """The model of a leg."""

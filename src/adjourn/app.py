@@ -185,16 +185,19 @@ class Adjourn:
         on_interrupt: Handlers = None,
         on_message_while_paused: WhilePaused = "refuse",
         description: str = "",
+        context: Any = None,
     ) -> Agent:
         """An agent of this application. Without `tools=` it has every tool of the application, with `[]` none.
 
         Without `store=` its sessions are the caller's to keep (`output.client_state`). `state` is the type of the custom
-        session state, `output` that of its replies. Raises DuplicateName, and SignatureError for a tool or output that the
-        model's provider cannot express; where the tools or the model come later, `connect` does.
+        session state, `output` that of its replies. `context` is what tools read as `ctx.context` where nobody gave any (a
+        decision of the inbox goes on, or a worker): a value, or a function of the session. Raises DuplicateName, and
+        SignatureError for a tool or output that the model's provider cannot express; where the tools or the model come later,
+        `connect` does.
         """
         options = AgentOptions(
             model, system, tools, store, state, output, config, limits, prepare, on_interrupt,
-            on_message_while_paused, description,
+            on_message_while_paused, description, context,
         )  # fmt: skip
         return self._add_agent(Agent(self, name, options))
 

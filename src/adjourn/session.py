@@ -74,7 +74,7 @@ class AgentSession(SessionReader):
         self._outbox: Outbox | None = None  # made for the first message that waits: they hold each other
         self._closed = False
         self.context: Any = None
-        """The caller's context of the leg that runs."""
+        """The caller's context of the leg that runs, or ran last."""
         self.abort_signal = AbortSignal()
         """The abort signal of the leg that runs."""
 
@@ -162,12 +162,17 @@ class AgentSession(SessionReader):
         """Several decisions at once: all are valid, or none is taken. Returns the next turn."""
         self._from_outside()
         start = partial(decide_on, Resume.items(resume), resume.by)
-        return self._begin(Plan(start, context, detach=resume.detach, address=resume.address), abort_signal)
+        plan = Plan(start, self._context(context), detach=resume.detach, address=resume.address)
+        return self._begin(plan, abort_signal)
 
     def decide(self, answer: Answer) -> AgentTurn:
         """One decision; what an interrupt's own methods call."""
         self._from_outside()
-        return self._begin(Plan(partial(decide_on, [answer], None)))
+        return self._begin(Plan(partial(decide_on, [answer], None), self.context))
+
+    def _context(self, given: Any) -> Any:
+        """A turn goes on with the context that it had."""
+        return self.context if given is None else given
 
     def settle(self, start: Callable[[Turn], tuple[Turn, list[Event]]], context: Any = None) -> AgentTurn:
         """Goes on with what the session around this one decided; that holds whatever expired meanwhile."""
@@ -186,7 +191,7 @@ class AgentSession(SessionReader):
         After LimitReached it takes new `limits`; without them it is refused.
         """
         self._from_outside()
-        return self._begin(Plan(partial(retry, Retried(limits)), context, asks=True))
+        return self._begin(Plan(partial(retry, Retried(limits)), self._context(context), asks=True))
 
     async def abort(self, reason: str = "aborted by the caller") -> None:
         """Ends the running or paused turn. Its pauses are cancelled; the session takes the next message."""
@@ -348,7 +353,7 @@ class AgentSession(SessionReader):
         turn, events = plan.start(self)
         setting = agent.setting(self, plan.context)
         setting.signal = self.abort_signal = handle.signal
-        self.context = plan.context
+        self.context = setting.context
         setting.sink = None if plan.detach else handle.watcher
         leg = at.unfinished or at.leg(
             handle.snapshot_id, agent.name, agent.holder, agent.clock.now(), new_turn=plan.new_turn

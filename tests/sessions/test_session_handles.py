@@ -8,16 +8,20 @@ import pytest
 
 from adjourn import (
     AgentInit,
+    AgentSession,
     AlreadyResolved,
     Interrupt,
+    Resume,
     SessionBusy,
     SessionConflict,
     SessionPaused,
+    ToolFailed,
     ToolRunContext,
+    restart_tool,
     tool,
 )
 from adjourn.testing import call
-from sessions.session_kit import World, having, paused, shown
+from sessions.session_kit import World, desk, having, paused, shown
 
 
 async def decided_elsewhere(world: World, session: Any, *replies: Any) -> None:
@@ -186,3 +190,62 @@ async def test_a_turn_that_runs_in_one_event_loop_is_waited_for_and_read_in_anot
     text, chunks = await asyncio.to_thread(lambda: asyncio.run(from_elsewhere(accepted.turn)))
     assert text == "Paid."
     assert chunks[-1].turn_end.finish_reason == "stop"
+
+
+# -- the context of a turn ---------------------------------------------------------------------------------------------
+
+
+def telling(seen: list[Any], **options: Any) -> Any:
+    @tool(name="tell")
+    async def tell(ctx: ToolRunContext) -> str:
+        seen.append(ctx.context)
+        if len(ctx.restarts) < 2:
+            raise Interrupt({})
+        return "told"
+
+    return {"define": having(tell), **options}
+
+
+async def test_a_decision_on_a_live_handle_goes_on_with_the_context_of_its_turn(world: World) -> None:
+    seen: list[Any] = []
+    process = world.process(call("tell"), "Done.", call("tell"), **telling(seen))
+    session = process.connect()
+    paused = await session.send("go", context={"db": 1}).output
+    again = await paused.interrupts[0].restart().output
+    await session.resume(Resume(restart=[restart_tool("tell", again.interrupts[0])]), context={"db": 2}).output
+    await session.send("next").output
+    assert seen == [{"db": 1}, {"db": 1}, {"db": 2}, None]
+
+
+async def test_a_retry_goes_on_with_the_context_of_its_turn(world: World) -> None:
+    seen: list[Any] = []
+
+    @tool(name="flaky")
+    async def flaky(ctx: ToolRunContext) -> str:
+        seen.append(ctx.context)
+        if len(seen) == 1:
+            raise OSError("once")
+        return "well"
+
+    session = world.process(call("flaky"), "Done.", define=having(flaky)).connect()
+    with pytest.raises(ToolFailed):
+        await session.send("go", context="mine").output
+    await session.retry().output
+    assert seen == ["mine", "mine"]
+
+
+def of_the_owner(session: AgentSession) -> Any:
+    return {"db": 7, "owner": session.owner}
+
+
+@pytest.mark.parametrize("context", [{"db": 7}, of_the_owner])
+async def test_whoever_goes_on_with_a_decision_of_the_inbox_has_the_agents_own_context(
+    world: World, context: Any
+) -> None:
+    seen: list[Any] = []
+    session = world.process(call("tell"), **telling(seen)).agent.connect(AgentInit(owner="ann"))
+    await session.send("go", context="the caller's").output
+    await desk(world).inbox.restart(session.interrupts[0].id)
+    [turn] = await world.process(**telling(seen, context=context)).ai.recover()
+    await turn.output
+    assert seen == ["the caller's", context(session) if callable(context) else context]
