@@ -31,6 +31,7 @@ from adjourn.model import FunctionModel, Model, ModelRegistry, Plugin, ToolDefin
 from adjourn.notices import tell_refused_items
 from adjourn.observe import Observer
 from adjourn.parts import Message, new_id
+from adjourn.places import each_once
 from adjourn.promise import loop_for
 from adjourn.resume import Given
 from adjourn.setting import Handlers, Prepare, Setting, as_handlers
@@ -228,9 +229,11 @@ class Adjourn:
         return agent
 
     def stores(self) -> Sequence[Store]:
-        """The stores it was given and those of its agents, each once."""
-        found = [*self._stores, *[a.store for a in self.agents.values() if a.store is not None]]
-        return list({id(s): s for s in found}.values())
+        """The stores it was given and those of its agents, each once: of several objects on one file or database, the first."""
+        return each_once(self._held())
+
+    def _held(self) -> Sequence[Store]:
+        return [*self._stores, *[a.store for a in self.agents.values() if a.store is not None]]
 
     async def recover(self) -> Sequence[AgentTurn]:
         """Takes up every stored session that waits for a driver; returns the turns that were started.
@@ -248,7 +251,7 @@ class Adjourn:
                 await close()
         if self.engine is not None:
             await self.engine.aclose()
-        for store in self.stores():
+        for store in self._held():
             store.close()
 
     # -- generating --------------------------------------------------------------------------------------------------

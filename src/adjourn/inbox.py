@@ -22,6 +22,7 @@ from adjourn.lease import transact
 from adjourn.notices import tell_accepted, tell_expired, tell_refused
 from adjourn.observe import Observer
 from adjourn.parts import named, new_id, to_json
+from adjourn.places import same_place
 from adjourn.records import INNER
 from adjourn.resume import check_fit
 from adjourn.settling import overdue
@@ -315,7 +316,7 @@ class Inbox:
         snapshot_id = await transact(store, work, read=True)
         session = await transact(store, lambda tx: tx.session(session_id), read=True)
         agent = self._office.agents.get(session.agent) if session is not None else None
-        if snapshot_id is None or agent is None or agent.store is not store:
+        if snapshot_id is None or agent is None or not same_place(agent.store, store):
             return None
         turn = self._driving[session_id] = agent.connect(AgentInit(session_id, snapshot_id)).take_up(snapshot_id)
         turn.when_done(partial(self._driven, session_id, turn))

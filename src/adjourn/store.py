@@ -166,6 +166,9 @@ class Store(Protocol):
     `submit` runs `work` over the rows as one transaction, in any thread, and its promise (a `concurrent.futures.Future`
     will do) holds what `work` returned or raised; where it raised, nothing was changed. When the promise is done, the change
     is durable. A `read` does not change anything and may run beside others.
+
+    Where several objects may keep their rows in one place, each says which that is by an attribute `place`, any value that can
+    be compared and hashed: an application takes those of one place for one store, so that nothing is listed twice.
     """
 
     lease_seconds: float

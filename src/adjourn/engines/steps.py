@@ -21,6 +21,7 @@ from adjourn.leg import LegJournal, Plan, unknown_outcome
 from adjourn.loop import Driver
 from adjourn.notices import tell_expired
 from adjourn.parts import Artifact, Chunk, new_id
+from adjourn.places import same_place
 from adjourn.remote import Remote
 from adjourn.session import AgentSession
 from adjourn.setting import Setting
@@ -291,7 +292,7 @@ class Steps:
             found = await transact(store, partial(_due, query=query), read=True)
             for session in found:
                 agent = self._crew.agents.get(session.agent)
-                if agent is None or agent.store is not store:
+                if agent is None or not same_place(agent.store, store):
                     continue
                 work = await self._waiting(agent, store, engine, session, now)
                 if work is not None:

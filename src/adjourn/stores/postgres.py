@@ -58,6 +58,11 @@ class PostgresStore:
         # The core does not know the store: one that nobody holds any more is closed, at the latest when Python ends.
         self._end = weakref.finalize(self, self._core.close)
 
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The same for every store in this schema of this database, whoever connects to it."""
+        return "postgres", *self._core.server.identity
+
     def __repr__(self) -> str:
         return f"<PostgresStore in {self._core.server.place}>"
 

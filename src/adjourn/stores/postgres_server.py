@@ -61,6 +61,11 @@ class Server:
         self.statements = {name: self._ours(text) for name, text in queries("postgres").items()}
         place = [f"{k}={parts[k]}" for k in ("host", "port", "dbname", "user") if parts.get(k)]
         self.place = f"PostgreSQL ({' '.join(place) or 'at its usual place'}, schema {schema})"
+        self.identity = (
+            *[str(parts.get(k) or "") for k in ("host", "hostaddr", "port")],
+            str(parts.get("dbname") or parts.get("user") or ""),
+            schema,
+        )
         self._dsn = dsn
         self._options: dict[str, Any] = {"autocommit": True, "cursor_factory": psycopg.RawCursor}
         for name, value in {"connect_timeout": 5, "application_name": "adjourn", **_WATCHED}.items():

@@ -42,6 +42,7 @@ class SQLiteStore:
     ) -> None:
         self.lease_seconds = lease_seconds
         self._core = _Core(File(path, busy_seconds))
+        self._place = os.path.realpath(self._core.file.path)
         # The core does not know the store: one that nobody holds any more is closed, at the latest when Python ends.
         self._end = weakref.finalize(self, self._core.close)
 
@@ -49,6 +50,11 @@ class SQLiteStore:
     def path(self) -> Path:
         """The file, as an absolute path."""
         return self._core.file.path
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The same for every store in this file, whichever way its path was written."""
+        return "sqlite", self._place
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self._core.file.path)!r})"
