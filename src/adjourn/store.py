@@ -466,12 +466,12 @@ class _LatestTx(_MemoryTx):
             return
         state: Json | UnsetType = UNSET
         messages: list[Message] = []
-        artifacts: dict[str, Artifact] = {}
+        artifacts: dict[str | tuple[str, int], Artifact] = {}
         for s in [*before, snapshot]:
             # A turn that failed and was retried ends twice; its last end has all that it added.
             messages += s.messages if s.messages and (s is snapshot or s.turn_id != snapshot.turn_id) else ()
             state = state if s.state is UNSET else s.state
-            artifacts |= {a.name or f"#{len(artifacts)}": a for a in s.artifacts}
+            artifacts |= {a.name or (s.id, i): a for i, a in enumerate(s.artifacts)}
         whole = replace(
             snapshot, messages=tuple(messages), state=state, artifacts=tuple(artifacts.values()), folded=True
         )

@@ -21,6 +21,7 @@ from adjourn import (
     ToolResponsePart,
     ToolRunContext,
 )
+from adjourn.parts import Artifact, Part
 from adjourn.testing import ScriptedModel, call
 from sessions.session_kit import KINDS, Place, World, assert_sendable, make_place
 
@@ -228,3 +229,17 @@ async def test_the_latest_state_store_keeps_only_the_newest_state() -> None:
     assert (await again.send("4").output).text == "four"
     assert len(store.snapshot_rows) <= 3
     assert world.done("paid") == [3]
+
+
+async def test_artifacts_without_a_name_are_all_kept_and_those_with_one_once(place: Place) -> None:
+    world = World(place)
+    process = world.process("one", "two", "three", [call("pay", {"amount": 3})], "four")
+    session = process.connect()
+    for turn in range(4):
+        session.add_artifact(Artifact("#0", [Part(text=f"named {turn}")]))
+        session.add_artifact(Artifact(None, [Part(text=f"unnamed {turn}")]))
+        await session.send("go").output
+    await session.interrupts[0].restart().output
+    again = await world.process().connect(session.id).load()
+    assert again.artifacts == session.artifacts
+    assert [a.parts[0].text for a in again.artifacts] == ["named 3", *[f"unnamed {turn}" for turn in range(4)]]
