@@ -165,12 +165,21 @@ def _hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
     if not hasattr(target, "__code__") and not inspect.isclass(target):
         target = getattr(target, "__call__", target)  # noqa: B004 - an object with __call__
     try:
-        closure: Mapping[str, Any] = {}
-        if hasattr(target, "__code__"):
-            closure = inspect.getclosurevars(target).nonlocals
-        return typing.get_type_hints(target, localns=dict(closure) or None, include_extras=True)
+        return typing.get_type_hints(target, localns=_enclosing(target) or None, include_extras=True)
     except (NameError, TypeError) as e:
         raise SignatureError(f"tool {name!r}: an annotation cannot be resolved: {e}") from e
+
+
+def _enclosing(target: Any) -> dict[str, Any]:
+    """The variables of the functions around it that it mentions, as far as they have a value yet."""
+    names = target.__code__.co_freevars if hasattr(target, "__code__") else ()
+    found: dict[str, Any] = {}
+    for name, cell in zip(names, getattr(target, "__closure__", None) or (), strict=False):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # it is defined below the function that mentions it
+            continue
+    return found
 
 
 def _bare(hint: Any) -> Any:

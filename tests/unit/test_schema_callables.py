@@ -146,6 +146,24 @@ def test_a_partial_is_described_by_the_function_it_completes() -> None:
     assert called(functools.partial(fn, n=2), {"size": "s"}, context) == (Size.SMALL, 2, context)
 
 
+def test_a_function_may_mention_what_the_function_around_it_defines_later() -> None:
+    class Parcels(BaseModel):
+        many: int
+
+    def send(parcels: "Parcels") -> Any:
+        return Parcels, later, parcels
+
+    def broken(n: "later") -> None:  # type: ignore[valid-type]
+        assert later
+
+    described = shape(send)
+    with pytest.raises(SignatureError, match="tool 'broken': an annotation cannot be resolved: name 'later'"):
+        shape(broken)
+    later = "sent"
+    args, kwargs = described.arguments({"many": 2})
+    assert send(*args, **kwargs)[1:] == (later, Parcels(many=2))
+
+
 def test_types_that_only_the_enclosing_function_knows_are_resolved() -> None:
     class Local(BaseModel):
         n: int
