@@ -42,7 +42,7 @@ from adjourn.tool import AbortSignal, Approval, Backoff, InterruptTool, OnError,
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-Tools = Sequence["Tool[..., Any] | str"]
+Tools = Sequence["Tool[..., Any] | Callable[..., Any] | str"]
 
 
 class Adjourn:

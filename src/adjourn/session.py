@@ -83,7 +83,7 @@ class AgentSession(SessionReader):
 
     # -- custom state and artifacts ----------------------------------------------------------------------------------
 
-    def update_state(self, change: Any) -> Any:
+    def update_state(self, change: Callable[[Any], Any] | object) -> Any:
         """Sets the custom state to `change`, or to what the function `change` makes of it; returns it.
 
         It is stored with the next commit of a turn. Raises InvalidState for what does not fit the agent's `state=` type,

@@ -8,7 +8,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -203,7 +203,8 @@ class Backoff(msgspec.Struct, frozen=True):
         return full * random.uniform(0.5, 1.0) if self.jitter else full
 
 
-Approval = bool | Callable[..., Any]
+Approval = bool | Callable[[Any, ToolRunContext], Any]
+"""Whether a call waits for a yes: always, or what a function (plain or async) of the input and the context says."""
 
 
 @dataclass(frozen=True)
@@ -323,15 +324,27 @@ def _ask(name: str, input_schema: Any) -> Callable[..., Any]:
     return ask
 
 
+class _Options(TypedDict, total=False):
+    """The fields of ToolOptions."""
+
+    approval: Approval | None
+    on_error: OnError
+    retries: int
+    backoff: float | Backoff | Callable[[int], float] | None
+    timeout: float | None
+    idempotent: bool
+    sequential: bool
+
+
 @overload
 def tool(
-    fn: Callable[P, R], *, name: str | None = None, description: str | None = None, **options: Any
+    fn: Callable[P, R], *, name: str | None = None, description: str | None = None, **options: Unpack[_Options]
 ) -> Tool[P, R]: ...
 
 
 @overload
 def tool(
-    *, name: str | None = None, description: str | None = None, **options: Any
+    *, name: str | None = None, description: str | None = None, **options: Unpack[_Options]
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -340,7 +353,7 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> Any:
     """Makes a tool that is registered nowhere: `tool(fn)`, `@tool` or `@tool(name=..., retries=...)`."""
 

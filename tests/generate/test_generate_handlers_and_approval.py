@@ -24,6 +24,7 @@ from adjourn import (
 )
 from adjourn.errors import DefinitionError
 from adjourn.testing import FakeClock, ScriptedModel, call
+from adjourn.tool import tool
 
 
 def outputs_of(messages: Any) -> list[Any]:
@@ -270,6 +271,16 @@ async def test_handlers_also_decide_on_pauses_that_follow_a_resume() -> None:
 
 
 # -- approval= --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lambda_says_whether_a_call_waits_and_needs_no_annotations_to_be_checked() -> None:
+    @tool(approval=lambda asked, ctx: asked["euros"] > 100 and not ctx.is_resumed())
+    def refund(euros: int) -> str:
+        return f"{euros} paid back"
+
+    model = ScriptedModel([[call("refund", {"euros": 5}), call("refund", {"euros": 500})]])
+    response = await Adjourn(model=model).generate("go", tools=[refund])
+    assert [i.input for i in response.interrupts] == [{"euros": 500}]
 
 
 class Refund(BaseModel):

@@ -12,7 +12,6 @@ from adjourn import Abort, AdjournError, DefinitionError, HandlerAborted, Interr
 from adjourn.history import keep_recent
 from adjourn.inbox import Inbox
 from adjourn.testing import call
-from adjourn.tool import tool
 from sessions.session_kit import Process, World, assert_sendable, desk, outputs_of
 
 
@@ -263,7 +262,6 @@ async def test_a_handler_that_is_slower_than_the_pause_lasts_meets_its_expiry(wo
 
 
 async def test_a_handler_in_generate_that_is_slower_than_the_pause_lasts_meets_its_expiry(world: World) -> None:
-    @tool
     def wait() -> None:
         raise Interrupt("?", expires_in=30.0)
 

@@ -164,6 +164,12 @@ async def test_each_branch_has_its_own_state(world: World) -> None:
         assert again.state == live.state
 
 
+async def test_a_lambda_makes_the_new_state_of_the_old(world: World) -> None:
+    session = world.process("hello").connect()
+    session.update_state({"n": 1})
+    assert session.update_state(lambda old: {**old, "n": old["n"] + 1}) == session.state == {"n": 2}
+
+
 # -- artifacts -------------------------------------------------------------------------------------------------------
 
 
