@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from adjourn.arguments import check_text
+from adjourn.arguments import check_text, check_texts
 from adjourn.errors import DefinitionError, VerbNotAllowed
 from adjourn.events import Decided, Declined, Json, Pause, Responded, Restarted, Verb
 from adjourn.parts import OURS, Metadata, Part, ToolRequest, ToolResponse, as_metadata, fresh, to_json
@@ -58,6 +58,11 @@ class Answer:
     @property
     def metadata(self) -> Metadata | None:
         return self.part.metadata
+
+    def signed(self, by: str | None) -> "Answer":
+        """This answer, given by `by`; None leaves it as it is."""
+        check_texts(by=by)
+        return self if by is None else Answer(replace(self.event, by=by), self.paused, self.after)
 
     def __repr__(self) -> str:
         return f"<Answer {type(self.event).__name__} {self.paused.tool_request.name}>"

@@ -103,7 +103,7 @@ class Deciding(Protocol):
 
 
 class AgentInterrupt:
-    """A paused call of a session. Each decision returns the next turn, which starts at once."""
+    """A paused call of a session. Each decision returns the next turn, which starts at once; `by` says who decides."""
 
     __slots__ = ("_session", "paused")
 
@@ -151,17 +151,17 @@ class AgentInterrupt:
     def metadata(self) -> Metadata:
         return self.paused.metadata
 
-    def respond(self, output: Any) -> "AgentTurn":
+    def respond(self, output: Any, *, by: str | None = None) -> "AgentTurn":
         """The tool does not run; `output` is its result."""
-        return self._session.decide(self.paused.respond(output))
+        return self._session.decide(self.paused.respond(output).signed(by))
 
-    def restart(self, metadata: Any = None, *, replace_input: Any = UNSET) -> "AgentTurn":
+    def restart(self, metadata: Any = None, *, replace_input: Any = UNSET, by: str | None = None) -> "AgentTurn":
         """The tool runs again, and reads `metadata` as `ctx.resumed_metadata`."""
-        return self._session.decide(self.paused.restart(metadata, replace_input=replace_input))
+        return self._session.decide(self.paused.restart(metadata, replace_input=replace_input).signed(by))
 
-    def decline(self, reason: str = "") -> "AgentTurn":
+    def decline(self, reason: str = "", *, by: str | None = None) -> "AgentTurn":
         """The tool does not run and the model is told that this was refused, and why."""
-        return self._session.decide(self.paused.decline(reason))
+        return self._session.decide(self.paused.decline(reason).signed(by))
 
     def __repr__(self) -> str:
         return f"<AgentInterrupt {self.id} {self.name}({self.input!r}) payload={self.payload!r}>"

@@ -255,7 +255,7 @@ def _defined(said: str, tool: Tool[..., Any] | None) -> Tool[..., Any]:
 
 def _event(turn: Turn, item: Answer | Part, now: float) -> Decided:
     if isinstance(item, Answer) and item.paused.foreign:
-        return _event(turn, item.part, now)
+        return replace(_event(turn, item.part, now), by=item.event.by)
     if isinstance(item, Answer):
         event = item.event
         try:

@@ -10,6 +10,7 @@ from adjourn import (
     EmptyResume,
     Interrupt,
     InvalidInput,
+    InvalidRequest,
     InvalidResponse,
     Limits,
     ModifiedInput,
@@ -449,3 +450,23 @@ async def test_a_message_while_a_turn_runs_waits_its_turn_where_the_agent_queues
     gate.set()
     assert ((await one.output).text, (await two.output).text) == ("late", "next")
     assert [m.text for m in session.messages] == ["one", "late", "two", "next"]
+
+
+async def test_who_decides_on_a_sessions_own_interrupt_stands_in_the_audit(world: World) -> None:
+    process, session = await paused(world, [*TWO, call("pay", {"amount": 3}, ref="c")], "done")
+    one, two, three = session.interrupts
+    for by in (5, "bad\udcff"):
+        with pytest.raises(InvalidRequest, match=r"^by=.*nothing was changed"):
+            one.respond("x", by=by)
+    await one.respond("x", by="ann").output
+    await two.restart({"note": 1}, by="ben").output
+    assert (await three.decline("no", by="cleo").output).text == "done"
+    rows = [d for i in (one, two, three) for d in await process.ai.inbox.history(i.id)]
+    assert [(d.verb, d.by) for d in rows] == [("respond", "ann"), ("restart", "ben"), ("decline", "cleo")]
+
+
+async def test_a_sessions_own_decision_needs_nobodys_name(world: World) -> None:
+    process, session = await paused(world, [call("pay", {"amount": 1})], "done")
+    (interrupt,) = session.interrupts
+    await interrupt.respond("x").output
+    assert [d.by for d in await process.ai.inbox.history(interrupt.id)] == [None]
