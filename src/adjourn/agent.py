@@ -281,7 +281,7 @@ class Agent:
     async def _abort_elsewhere(self, snapshot_id: str, reason: str) -> None:
         assert self.store is not None
         now, lease, engine = self.clock.now(), self.store.lease_seconds, self.engine
-        work = partial(end_leg, snapshot_id=snapshot_id, limits=self.limits, reason=reason, now=now, lease=lease)
+        work = partial(end_leg, snapshot_id=snapshot_id, agent=self, reason=reason, now=now, lease=lease)
         ended = await transact(self.store, work)
         if ended is not None and engine is not None:
             await engine.wake(ended)

@@ -31,6 +31,7 @@ from adjourn.events import (
     ToolInterrupted,
     ToolRaised,
     ToolReturned,
+    ToolStarted,
     TurnEnded,
     UserSaid,
 )
@@ -222,7 +223,15 @@ def place_of(tx: Tx, leg: Leg) -> Place:
     return Place(len(tx.events([s.id for s in chain])) if chain else 0, branch)
 
 
-def end_leg(tx: Tx, snapshot_id: str, limits: Limits, reason: str, now: float, lease: float) -> Work | None:
+class Limited(Protocol):
+    """The agent, as far as the end of its turns needs it."""
+
+    limits: Limits
+
+    def find_tool(self, name: str) -> Tool[..., Any] | None: ...
+
+
+def end_leg(tx: Tx, snapshot_id: str, agent: Limited, reason: str, now: float, lease: float) -> Work | None:
     """Ends the leg's turn in the store, whoever runs it. None where it rests already, or is gone."""
     row = tx.snapshot(snapshot_id)
     if row is None or tx.session(row.session_id) is None:  # which locks it, so that what follows sees the newest state
@@ -231,7 +240,7 @@ def end_leg(tx: Tx, snapshot_id: str, limits: Limits, reason: str, now: float, l
     if loaded is None or loaded.chain[-1].status != "pending" or loaded.session.head != snapshot_id:
         return None
     row = loaded.chain[-1]
-    turn = stand(loaded, limits).turn
+    turn = stand(loaded, agent.limits).turn
     if turn is None:
         return None
     end = TurnEnded("aborted", ErrorInfo("CANCELLED", reason, "Aborted"))
@@ -241,9 +250,20 @@ def end_leg(tx: Tx, snapshot_id: str, limits: Limits, reason: str, now: float, l
         engine=row.engine, ran=row.ran, queued=row.queued,
     )  # fmt: skip
     place = place_of(tx, leg)
-    after = record(turn, end) if turn.ended is None else turn
-    save(tx, Write(leg, after, [end], Finished(end), now, lease, row.state, row.artifacts))
-    return Work(place.id, row.session_id, row.id, row.agent, limits, place.events, (thin(end),), rested=True)
+    # Of an idempotent tool it is not written down when it starts: whoever runs the leg may have started it.
+    events: list[Event] = [
+        ToolStarted(c.id) for c in turn.calls if c.state == "ready" and _idempotent(agent.find_tool(c.request.name))
+    ]
+    events.append(end)
+    for event in events if turn.ended is None else ():
+        turn = record(turn, event)
+    save(tx, Write(leg, turn, events, Finished(end), now, lease, row.state, row.artifacts))
+    thinned = tuple([thin(e) for e in events])
+    return Work(place.id, row.session_id, row.id, row.agent, agent.limits, place.events, thinned, rested=True)
+
+
+def _idempotent(tool: Tool[..., Any] | None) -> bool:
+    return tool is not None and tool.options.idempotent
 
 
 def open_in(turn: Turn) -> frozenset[str]:

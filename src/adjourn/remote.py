@@ -203,9 +203,7 @@ class Remote:
     async def _abort(self, reason: str, line: Line) -> None:
         now = self.setting.clock.now()
         leg, lease = self._journal.leg, self._store.lease_seconds
-        work = partial(
-            end_leg, snapshot_id=leg.snapshot_id, limits=self._agent.limits, reason=reason, now=now, lease=lease
-        )
+        work = partial(end_leg, snapshot_id=leg.snapshot_id, agent=self._agent, reason=reason, now=now, lease=lease)
         ended = await transact(self._store, work)
         if ended is not None:
             line.hang_up(reason)

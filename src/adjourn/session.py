@@ -222,7 +222,10 @@ class AgentSession(SessionReader):
         standing.branch, standing.waiting, standing.unfinished = True, (), None
         if standing.turn is not None and standing.paused:
             ids = {c.pause.id: new_id("i_") for c in standing.turn.paused if c.pause is not None}
-            await branch._begin(Plan(partial(with_events, [Forked(ids)]))).output
+            turn = branch._begin(Plan(partial(with_events, [Forked(ids)])))
+            await turn.settled()
+            if branch.snapshot_id != turn.snapshot_id:  # else it stands there, be it where a failed turn ended
+                await turn
         return branch
 
     async def close(self) -> None:

@@ -20,8 +20,8 @@ from adjourn import (
     restart_tool,
     tool,
 )
-from adjourn.testing import call
-from sessions.session_kit import World, desk, having, paused, shown
+from adjourn.testing import ScriptedModel, call
+from sessions.session_kit import Process, World, desk, having, outputs_of, paused, shown
 
 
 async def decided_elsewhere(world: World, session: Any, *replies: Any) -> None:
@@ -143,6 +143,49 @@ async def test_a_turn_that_is_aborted_from_another_process_ends_aborted_for_whoe
     )
     assert output.snapshot_id == turn.snapshot_id == session.snapshot_id
     assert (await session.send("go on").output).text == "after"
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_an_abort_from_elsewhere_says_that_an_idempotent_tool_or_a_nested_agent_may_have_taken_effect(
+    world: World, nested: bool
+) -> None:
+    begun: list[Any] = []
+
+    @tool(name="post", idempotent=True)
+    async def post() -> str:
+        await begun[1].abort(begun[0])
+        return "late"
+
+    def define(p: Process) -> None:
+        p.ai.add_tool(post)
+        p.ai.add_tool(p.ai.define_agent("poster", model=ScriptedModel([call("post")]), tools=[post]).as_tool())
+
+    asked = call("poster", {"task": "post it"}) if nested else call("post")
+    session = world.process(asked, "not heard", define=define).connect()
+    turn = session.send("go")
+    begun += [turn.snapshot_id, world.process(define=define).agent]
+    assert (await turn.output).finish_reason == "aborted"
+    assert "may still be running or have taken effect" in str(outputs_of(session.messages))
+
+
+async def test_a_fork_of_a_turn_that_failed_is_a_branch_that_stands_there(world: World) -> None:
+    def define(p: Process) -> None:
+        @p.ai.tool(approval=True)
+        def flaky() -> str:
+            if not world.log:
+                world.log.append("down")
+                raise OSError("once")
+            return "well"
+
+    process, session = await paused(world, call("flaky"), "Done.", define=define)
+    with pytest.raises(ToolFailed):
+        await session.interrupts[0].restart().output
+    branch = await session.fork()
+    assert [i.name for i in branch.interrupts] == ["flaky"]
+    assert branch.interrupts[0].id != session.interrupts[0].id
+    assert (await branch.interrupts[0].restart().output).text == "Done."
+    open_ids = [r.id for r in (await process.ai.inbox.list()).items]
+    assert open_ids == [i.id for i in session.interrupts]
 
 
 async def test_two_handles_that_decide_one_pause_hear_who_was_first_and_both_go_on(world: World) -> None:

@@ -270,7 +270,7 @@ class Steps:
         view = await self._look(agent, ask)
         if view is not None and view.held:
             work = partial(
-                end_leg, snapshot_id=view.row.id, limits=agent.limits, reason=reason, now=now,
+                end_leg, snapshot_id=view.row.id, agent=agent, reason=reason, now=now,
                 lease=store.lease_seconds,
             )  # fmt: skip
             await transact(store, work)
