@@ -28,12 +28,12 @@ from adjourn.errors import (
 from adjourn.events import Limits
 from adjourn.handle import AgentInit, AgentOutput, AgentTurn, Resume, SessionState
 from adjourn.lease import Keeper, transact
-from adjourn.loading import Loaded, load, no_snapshot, stand
+from adjourn.loading import Loaded, load, stand
 from adjourn.model import Emit, Model, ModelRegistry, ModelReply, ModelRequest, ToolDefinition, as_reply
 from adjourn.nested import delegate
 from adjourn.observe import Observer
 from adjourn.parts import Artifact, Message, Part, canonical, to_json, told, wire
-from adjourn.records import INNER
+from adjourn.records import INNER, unknown_snapshot
 from adjourn.schema import Misfit, TypeShape
 from adjourn.session import AgentSession
 from adjourn.setting import Handlers, Prepare, Setting, as_handlers
@@ -232,7 +232,7 @@ class Agent:
         loaded = await self._loaded(None, snapshot_id)
         if loaded is None or not loaded.chain:
             if not is_text(snapshot_id):
-                raise no_snapshot(snapshot_id)
+                raise unknown_snapshot(snapshot_id)
             if await self._loaded(snapshot_id, None) is not None:
                 raise SessionNotFound(
                     f"{snapshot_id!r} is a session, and no snapshot: nothing was ended. Give the turn's snapshot_id, or open the "
@@ -267,7 +267,7 @@ class Agent:
                 news.clear()
                 view = await self.get_snapshot(snapshot_id=snapshot_id)
                 if view is None:
-                    raise no_snapshot(snapshot_id)
+                    raise unknown_snapshot(snapshot_id)
                 if view.status != "pending":
                     return view
                 try:

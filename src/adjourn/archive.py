@@ -26,8 +26,15 @@ from adjourn.events import Event
 from adjourn.feed import Follower
 from adjourn.importing import FORMAT, Stored, take_in
 from adjourn.lease import transact
-from adjourn.loading import no_snapshot
-from adjourn.records import INNER, InterruptQuery, SessionQuery, SessionRecord, Snapshot
+from adjourn.records import (
+    INNER,
+    InterruptQuery,
+    SessionQuery,
+    SessionRecord,
+    Snapshot,
+    unknown_session,
+    unknown_snapshot,
+)
 from adjourn.settling import cancel
 from adjourn.store import Store, Tx
 from adjourn.timeline import Entry, Recorded, Told, tell, timeline, watch, works
@@ -105,7 +112,7 @@ class Archive:
             told = await transact(store, partial(tell, session_id=session_id), read=True)
             if told is not None:
                 return timeline(told, *await self._recount(told))
-        raise _unknown(session_id)
+        raise unknown_session(session_id)
 
     async def _recount(self, told: Told) -> tuple[Sequence[Deed], str]:
         """What the engine says of the newest turns that it ran; or why it says nothing. The store has what counts."""
@@ -146,7 +153,7 @@ class Archive:
             found = await transact(store, partial(_events, snapshot_id=snapshot_id), read=True)
             if found is not None:
                 return found
-        raise no_snapshot(snapshot_id)
+        raise unknown_snapshot(snapshot_id)
 
     async def delete(self, session_id: str, *, force: bool = False, untouched_since: float | None = None) -> None:
         """Deletes a session; the audit of its decisions stays.
@@ -274,7 +281,7 @@ class Archive:
         for store in self._shelf.stores() if is_text(session_id) else ():
             if await transact(store, lambda tx: tx.session(session_id), read=True) is not None:
                 return store
-        raise _unknown(session_id)
+        raise unknown_session(session_id)
 
 
 async def _each(lines: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
@@ -284,10 +291,6 @@ async def _each(lines: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
     else:
         for line in lines:
             yield line
-
-
-def _unknown(session_id: str) -> SessionNotFound:
-    return SessionNotFound(f"there is no session {session_id!r}")
 
 
 def _query(
@@ -331,7 +334,7 @@ def _delete(tx: Tx, session_id: str, force: bool, now: float) -> list[str]:
     """Gives the ids of sessions of nested agents that are not in this store."""
     session = tx.session(session_id)
     if session is None:
-        raise _unknown(session_id)
+        raise unknown_session(session_id)
     if session.pending and session.lease_until > now:
         raise SessionBusy(
             f"a turn of session {session_id!r} is running, as far as its lease says, which has "

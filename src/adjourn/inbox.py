@@ -14,7 +14,7 @@ from adjourn.agent import Agent
 from adjourn.arguments import check_filters, check_limit, check_text, check_texts, is_text, several, short
 from adjourn.clock import Clock
 from adjourn.decisions import check_bounds, decide, decision_of, expire_due, where_to_go_on
-from adjourn.errors import InvalidRequest, ResumeError, StoreUnavailable, ToolGone, UnknownInterrupt
+from adjourn.errors import InvalidRequest, ResumeError, StoreUnavailable, ToolGone
 from adjourn.events import Decided, Declined, Responded, Restarted
 from adjourn.feed import Feed
 from adjourn.handle import AgentInit, AgentTurn
@@ -23,7 +23,7 @@ from adjourn.notices import tell_accepted, tell_expired, tell_refused
 from adjourn.observe import Observer
 from adjourn.parts import named, new_id, to_json
 from adjourn.places import same_place
-from adjourn.records import INNER
+from adjourn.records import INNER, unknown_interrupt
 from adjourn.resume import check_fit
 from adjourn.settling import overdue
 from adjourn.store import (
@@ -360,7 +360,7 @@ class Inbox:
             row = await transact(store, lambda tx: tx.interrupt(interrupt_id), read=True)
             if row is not None:
                 return store, row
-        raise UnknownInterrupt(f"there is no interrupt {interrupt_id!r}")
+        raise unknown_interrupt(interrupt_id)
 
 
 def _list(tx: Tx, query: InterruptQuery) -> list[InterruptRecord]:

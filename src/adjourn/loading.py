@@ -1,15 +1,15 @@
 """What a stored session amounts to: reading it back into history, turn, state and artifacts."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from adjourn.errors import InvalidRequest, SessionConflict, SessionNotFound
+from adjourn.errors import InvalidRequest, SessionConflict
 from adjourn.events import Event, Json, Limits
 from adjourn.parts import Artifact, Message, new_id
 from adjourn.promise import brief
+from adjourn.records import unknown_snapshot
 from adjourn.state import Turn
 from adjourn.store import Decision, SessionRecord, Snapshot, Tx
 from adjourn.turn import begin, close_open_calls, record
@@ -51,9 +51,7 @@ def load(tx: Tx, session_id: str | None, snapshot_id: str | None) -> Loaded | No
     if snapshot_id is not None:
         at = tx.snapshot(snapshot_id)
         if at is None:
-            raise SessionNotFound(
-                f"there is no snapshot {snapshot_id!r}: it was deleted with its session, or its store keeps only the newest one"
-            )
+            raise unknown_snapshot(snapshot_id)
         if session_id is not None and at.session_id != session_id:
             raise InvalidRequest(f"snapshot {snapshot_id!r} does not belong to session {session_id!r}")
         session_id = at.session_id
@@ -139,8 +137,3 @@ def stand(loaded: Loaded, limits: Limits) -> Standing:
         for event in loaded.events:
             turn = record(turn, event)
     return Standing(tuple(history), turn, state, tuple(artifacts.values()))
-
-
-def no_snapshot(snapshot_id: Any) -> SessionNotFound:
-    """What to raise for the id of a snapshot that is not there."""
-    return SessionNotFound(f"there is no snapshot {snapshot_id!r}")

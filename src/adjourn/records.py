@@ -7,7 +7,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from adjourn.errors import UnknownPosition
+from adjourn.arguments import short
+from adjourn.errors import SessionNotFound, UnknownInterrupt, UnknownPosition
 from adjourn.events import Event, Json, Verb
 from adjourn.parts import Artifact, ErrorInfo, FinishReason, Message, digest
 
@@ -187,6 +188,28 @@ def unknown_position(position: str | None) -> UnknownPosition:
     return UnknownPosition(
         f"{position!r} is no position in this store's feed: it was given before a backup was restored, or by another store, so "
         "what came behind it cannot be told. Read the list anew, and go on from the latest position"
+    )
+
+
+def unknown_interrupt(interrupt_id: Any) -> UnknownInterrupt:
+    """What to raise for the id of an interrupt that is not there. It is the same one for what somebody may not see."""
+    return UnknownInterrupt(
+        f"there is no interrupt {short(interrupt_id)} (any more): list what waits, and take the id from there"
+    )
+
+
+def unknown_session(session_id: Any) -> SessionNotFound:
+    """What to raise for the id of a session that is not there. It is the same one for what somebody may not see."""
+    return SessionNotFound(
+        f"there is no session {short(session_id)} (any more): list the sessions, and take the id from there"
+    )
+
+
+def unknown_snapshot(snapshot_id: Any) -> SessionNotFound:
+    """What to raise for the id of a snapshot that is not there. It is the same one for what somebody may not see."""
+    return SessionNotFound(
+        f"there is no snapshot {short(snapshot_id)} (any more; some stores keep only the newest): take the id of a turn, or "
+        "of a session's snapshots"
     )
 
 

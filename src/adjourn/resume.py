@@ -354,7 +354,9 @@ def _find(turn: Turn, part: Part, named: ToolRequest | ToolResponse) -> Call:
             f"tool {named.name!r} (ref {named.ref}) was not found in session history as an open pause: the messages end in "
             "no pause. Pass response.messages, or leave messages= out"
         )
-    raise UnknownInterrupt(f"tool {named.name!r} (ref {named.ref}) was not found in session history")
+    raise UnknownInterrupt(
+        f"tool {named.name!r} (ref {named.ref}) was not found in session history: answer one of its open `interrupts`"
+    )
 
 
 def _named(turn: Turn, named: ToolRequest | ToolResponse) -> list[Call]:

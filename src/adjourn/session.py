@@ -140,6 +140,7 @@ class AgentSession(SessionReader):
         While a turn runs this raises SessionBusy, while one is paused SessionPaused (from the turn's output, where the
         session was not loaded yet), unless the agent's `on_message_while_paused` says otherwise.
         """
+        self._check_open()
         said = sendable(message)
         if detach and self._store is None:
             raise SessionError("a background turn needs a store: give the agent store=")
@@ -250,6 +251,10 @@ class AgentSession(SessionReader):
         """Whether a turn of this handle runs."""
         return self._current is not None and not self._current.done
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed("this session handle was closed; connect again")
+
     def _from_outside(self) -> None:
         if inside(self._current):
             raise SessionBusy(
@@ -259,8 +264,7 @@ class AgentSession(SessionReader):
     # -- legs --------------------------------------------------------------------------------------------------------
 
     def _begin(self, plan: Plan, abort_signal: AbortSignal | None = None, handle: AgentTurn | None = None) -> AgentTurn:
-        if self._closed:
-            raise SessionClosed("this session handle was closed; connect again")
+        self._check_open()
         loop_for("a turn")  # raises before anything is changed
         turn = handle or AgentTurn(Watcher(self._wrap))
         plan.before = self._current

@@ -152,10 +152,10 @@ class ToolRunContext:
     session: Any = None
     abort_signal: AbortSignal = field(default_factory=AbortSignal)
     _progress: Callable[[float | None, str], None] | None = None
-    retried: int = 0
-    """How often the turn was retried because this call, or what came of it, had failed."""
-    answered: bool = False
-    """Set by a nested agent: what was decided on its pause is dealt with, so a failure from now on does not ask for it again."""
+    retried: int = 0  # how often the turn was retried because this call had failed
+    answered: bool = (
+        False  # set by a nested agent that took in what was decided: a failure after that does not ask anew
+    )
 
     @property
     def idempotency_key(self) -> str:

@@ -129,7 +129,7 @@ async def test_an_expired_item_is_not_called_decided(desk: Desk) -> None:
 
 async def test_pages_of_errors_speak_in_sentences_without_marks_of_code(desk: Desk) -> None:
     page = await desk.root.get("/inbox/i_unknown")
-    assert "There is no interrupt 'i_unknown'." in page.text
+    assert "There is no interrupt 'i_unknown' (any more): list what waits, and take the id from there." in page.text
     page = await desk.root.get("/link/nonsense")
     assert "not all of it was copied." in page.text
     assert sentence("it is. ") == "It is."

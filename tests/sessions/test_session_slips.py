@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from adjourn import Adjourn, AgentInit, Interrupt, InvalidRequest, MemoryStore
-from adjourn.errors import DefinitionError, NotJSON, ResumeError, SessionNotFound
-from adjourn.handle import SessionState
-from adjourn.parts import Artifact, Part
+from adjourn.errors import DefinitionError, NotJSON, ResumeError, SessionClosed, SessionNotFound, UnknownInterrupt
+from adjourn.handle import Resume, SessionState
+from adjourn.parts import Artifact, Part, ToolResponse, ToolResponsePart
 from adjourn.testing import call
 from adjourn.tool import Tool
 from sessions.session_kit import World, paused
@@ -176,3 +176,34 @@ async def test_a_default_that_does_not_fit_the_response_is_refused_when_the_inte
         Interrupt(response=int, expires_in=1.0, on_expiry={"respond": "str"})
     assert Interrupt(response=int, expires_in=1.0, on_expiry={"respond": 5}).on_expiry == {"respond": 5}
     assert Interrupt(expires_in=1.0, on_expiry={"respond": "str"}).on_expiry == {"respond": "str"}
+
+
+async def test_an_unknown_id_is_told_with_what_to_do(world: World) -> None:
+    process, session = await paused(world, [PAY])
+    with pytest.raises(
+        UnknownInterrupt,
+        match=r"there is no interrupt 'i_no' \(any more\): list what waits, and take the id from there",
+    ):
+        await process.ai.inbox.get("i_no")
+    with pytest.raises(
+        SessionNotFound, match=r"there is no session 's_no' \(any more\): list the sessions, and take the id from there"
+    ):
+        await process.ai.sessions.delete("s_no")
+    with pytest.raises(
+        SessionNotFound,
+        match=r"there is no snapshot 'n_no' \(any more.*\): take the id of a turn, or of a session's snapshots",
+    ):
+        await process.connect(snapshot_id="n_no").load()
+    other = ToolResponsePart(tool_response=ToolResponse("pay", "of another", 1))
+    with pytest.raises(UnknownInterrupt, match="answer one of its open"):
+        await session.resume(Resume([other])).output
+
+
+@pytest.mark.parametrize("policy", ["refuse", "queue", "decline"])
+async def test_a_handle_that_was_closed_says_so_also_where_its_session_is_paused(world: World, policy: Any) -> None:
+    process, session = await paused(world, [PAY], on_message_while_paused=policy)
+    await session.close()
+    with pytest.raises(SessionClosed, match="connect again"):
+        session.send("go on")
+    (record,) = await process.ai.sessions.list()
+    assert record.queue == ()

@@ -18,6 +18,7 @@ from adjourn.events import Declined, Responded, Restarted
 from adjourn.handle import AgentInit, Resume
 from adjourn.inbox import Accepted, Page
 from adjourn.parts import to_json
+from adjourn.records import unknown_interrupt
 from adjourn.server.auth import Auth
 from adjourn.server.desk_sessions import (
     Run,
@@ -107,7 +108,7 @@ class Desk(SessionDesk):
         """One interrupt. Raises UnknownInterrupt, also for what this principal may not see."""
         record = await self.ai.inbox.get(plain_id(interrupt_id))
         if not principal.sees(record):
-            raise UnknownInterrupt(f"there is no interrupt {interrupt_id!r}")
+            raise unknown_interrupt(interrupt_id)
         return record
 
     async def history(self, principal: Principal, interrupt_id: str) -> Sequence[Decision]:
@@ -302,7 +303,7 @@ class Desk(SessionDesk):
             payload=paused.payload, allow=paused.allow, reason=paused.reason, owner=principal.name,
         )  # fmt: skip
         if principal.tools is not None and paused.name not in principal.tools:
-            raise UnknownInterrupt(f"there is no interrupt {paused.id!r}")
+            raise unknown_interrupt(paused.id)
         await self.auth.check_decision(principal, record, verb)
 
     async def _not_paused(self, principal: Principal, interrupt_id: str, kept: bool) -> Exception:

@@ -17,7 +17,7 @@ from adjourn.handle import AgentInit, AgentOutput, AgentTurn, SessionState
 from adjourn.lease import transact
 from adjourn.loading import load
 from adjourn.parts import FinishReason
-from adjourn.records import INNER
+from adjourn.records import INNER, unknown_session, unknown_snapshot
 from adjourn.server.principal import Principal
 from adjourn.server.problems import AgentUnknown
 from adjourn.server.untold import is_told, untold, untold_entries, untold_line
@@ -110,7 +110,7 @@ class SessionDesk:
             record = await transact(store, lambda tx: tx.session(named), read=True)
             if record is not None and principal.sees(record):
                 return store, record
-        raise SessionNotFound(f"there is no session {session_id!r}")
+        raise unknown_session(session_id)
 
     async def view(self, principal: Principal, session_id: str, snapshot_id: str | None = None) -> SnapshotView | None:
         """A session as it stands, or as it stood at one of its snapshots; None where it has none yet."""
@@ -277,11 +277,11 @@ class SessionDesk:
             raise SessionNotFound(f"agent {agent.name!r} has no store, so there is no snapshot {snapshot_id!r}")
         snapshot = await transact(agent.store, lambda tx: tx.snapshot(plain_id(snapshot_id)), read=True)
         if snapshot is None or session_id not in (None, snapshot.session_id):
-            raise SessionNotFound(f"there is no snapshot {snapshot_id!r}")
+            raise unknown_snapshot(snapshot_id)
         try:
             await self.of_agent(principal, agent, snapshot.session_id)
         except SessionNotFound:  # it would name the session of somebody else
-            raise SessionNotFound(f"there is no snapshot {snapshot_id!r}") from None
+            raise unknown_snapshot(snapshot_id) from None
         return snapshot.session_id
 
 

@@ -50,6 +50,7 @@ from adjourn.errors import (
 from adjourn.handle import AgentInit, AgentOutput, AgentTurn, Resume
 from adjourn.lease import transact
 from adjourn.parts import ErrorInfo, Part, encode
+from adjourn.records import unknown_snapshot
 from adjourn.server.desk import Desk
 from adjourn.server.desk_sessions import context_of, plain_id
 from adjourn.server.given import AskedBy, AtDesk
@@ -270,7 +271,7 @@ async def _opened(desk: Desk, principal: Principal, agent: Agent, init: GenkitIn
             try:
                 await desk.of_snapshot(principal, agent, init.snapshot_id, None)
             except SessionNotFound:
-                raise SessionNotFound(f"there is no snapshot {init.snapshot_id!r}") from None
+                raise unknown_snapshot(init.snapshot_id) from None
         elif init.session_id is not None:
             named = plain_id(init.session_id)
             if await transact(agent.store, lambda tx: tx.session(named), read=True) is not None:

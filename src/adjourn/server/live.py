@@ -24,6 +24,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler, HTTPResponseBodyEve
 from adjourn.app import Adjourn
 from adjourn.errors import InvalidRequest, SessionNotFound
 from adjourn.lease import transact
+from adjourn.records import unknown_session
 from adjourn.server.given import AskedBy, AtDesk
 from adjourn.server.live_feed import Hub, Reader
 from adjourn.server.live_sessions import Journals
@@ -214,7 +215,7 @@ async def _store_of(ai: Adjourn, session: SessionRecord) -> Store:
     for store in ai.stores():
         if await transact(store, lambda tx: tx.session(session.id), read=True) is not None:
             return store
-    raise SessionNotFound(f"there is no session {session.id!r}")
+    raise unknown_session(session.id)
 
 
 @asynccontextmanager

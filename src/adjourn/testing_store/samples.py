@@ -58,6 +58,7 @@ def snapshot_sample(id: str = "n1", session_id: str = "s1", **changes: Any) -> S
         trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         engine="clockwork",
         ran=(Ran(0, "worker 1"), Ran(2, "worker 2")),
+        queued="q1",
     )
     return replace(whole, **changes)
 
