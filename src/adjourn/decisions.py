@@ -8,7 +8,6 @@ from adjourn.errors import (
     AlreadyResolved,
     ResumeError,
     StaleInterrupt,
-    UnknownInterrupt,
     VerbNotAllowed,
 )
 from adjourn.events import (
@@ -25,6 +24,7 @@ from adjourn.records import (
     InterruptQuery,
     InterruptRecord,
     SessionRecord,
+    unknown_interrupt,
 )
 from adjourn.settling import (
     as_decision,
@@ -55,7 +55,7 @@ def decide(
     """
     row = tx.interrupt(interrupt_id)
     if row is None:
-        return None, UnknownInterrupt(f"there is no interrupt {interrupt_id!r}")
+        return None, unknown_interrupt(interrupt_id)
     session = tx.session(row.session_id)  # two deciders queue up here, so what is read from now on is the newest
     row = tx.interrupt(interrupt_id) or row
     decision = replace(as_decision(event, row, now, address, applied=False), key=key)

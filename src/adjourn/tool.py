@@ -153,9 +153,7 @@ class ToolRunContext:
     abort_signal: AbortSignal = field(default_factory=AbortSignal)
     _progress: Callable[[float | None, str], None] | None = None
     retried: int = 0  # how often the turn was retried because this call had failed
-    answered: bool = (
-        False  # set by a nested agent that took in what was decided: a failure after that does not ask anew
-    )
+    answered: bool = False  # by a nested agent that took in a decision: a failure after that does not ask anew
 
     @property
     def idempotency_key(self) -> str:
