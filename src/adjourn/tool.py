@@ -234,7 +234,7 @@ class ToolOptions:
         if isinstance(self.backoff, Backoff):
             return self.backoff.delay(failures)
         if callable(self.backoff):
-            return self.backoff(failures)
+            return float(self.backoff(failures))
         return Backoff(base=self.backoff, jitter=False).delay(failures)
 
 

@@ -142,7 +142,10 @@ class Run:
                 failures += 1
                 if failures > options.retries or isinstance(e, NotJSON):
                     return self._failed(tool, e)
-                delay = options.delay(failures)
+                try:
+                    delay = options.delay(failures)
+                except Exception as broken:  # noqa: BLE001 - the caller's code, too
+                    return self._failed(tool, broken)
                 if observers:
                     tell_retry(setting, tool.name, self.call, self.context.attempt, e, delay)
                 if delay > 0:

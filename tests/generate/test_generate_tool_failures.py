@@ -184,6 +184,22 @@ async def test_only_what_is_left_after_the_retries_goes_to_the_model() -> None:
     assert flaky.attempts == [1, 2, 3]
 
 
+def _no_delay(failures: int) -> Any:
+    raise KeyError(failures)
+
+
+def _no_number(failures: int) -> Any:
+    return "soon"
+
+
+@pytest.mark.parametrize("backoff", [_no_number, _no_delay])
+async def test_a_backoff_that_fails_is_the_tools_failure(backoff: Any) -> None:
+    flaky = Flaky(3, retries=2, backoff=backoff, on_error="model")
+    response = await flaky.run()
+    assert response.text == "done"
+    assert flaky.attempts == [1]
+
+
 async def test_a_pause_is_not_a_failure_and_is_not_retried() -> None:
     ai = Adjourn(model=ScriptedModel([call("t")]), clock=FakeClock())
     runs = 0
