@@ -13,6 +13,7 @@ from typing import Literal
 _CLASS_OR_ESCAPE = re.compile(r"\\(?:k<\w+>|[1-9]\d*|.)|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _REPEAT = re.compile(r"\*|\+|\?|\{(\d*)(,?)(\d*)\}")
 _GROUP = re.compile(r"\?(?:[:=!>]|<[=!]|P?<\w+>|P=\w+\)|[aiLmsux-]+[:)]|#)")
+_POSSESSIVE = re.compile(r"[*+?}]\+")
 _STEPS = 10_000_000
 _LONGEST = 50_000
 
@@ -39,7 +40,8 @@ def matches(pattern: str, text: str) -> bool | Literal["unknown"]:
 
 @lru_cache(256)
 def _quick(pattern: str) -> Callable[[str], bool] | None:
-    if len(pattern) > _LONGEST:
+    # The quick one reads a possessive repeat as a repeat of a repeat, which gives back what Python's keeps.
+    if len(pattern) > _LONGEST or _POSSESSIVE.search(_CLASS_OR_ESCAPE.sub("_", pattern)):
         return None
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 

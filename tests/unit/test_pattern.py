@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adjourn.conform import problems
@@ -54,6 +54,9 @@ def test_what_is_no_pattern_forbids_nothing(pattern: str) -> None:
 
 
 @given(st.from_regex(r"\A[ab.|?*+()]{0,12}\Z"), st.text("ab", max_size=8))
+@example("a++a", "aa")
+@example("a?+a", "a")
+@example("[*]+a", "*a")
 def test_the_two_ways_agree(pattern: str, text: str) -> None:
     try:
         slow = re.search(pattern, text) is not None
