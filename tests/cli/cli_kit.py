@@ -243,6 +243,10 @@ class Terminal:
             time.sleep(0.01)
         return self
 
+    def asked(self) -> "Terminal":
+        """Returns when it asks for the next message: what is typed before that is not taken."""
+        return self.until(lambda: self.screen.endswith("\n>"))
+
     def _text(self) -> str:
         return "\n".join(line.rstrip() for line in self._screen.display)
 

@@ -53,12 +53,10 @@ def test_a_chat_streams_pauses_and_goes_on(shop: Shop, terminal: Open) -> None:
     t = terminal("chat", APP)
     t.see("\n>").type("pay 5" + ENTER)
     t.see("Let me pay.").see("it runs with this input").type("a")
-    t.see("Done: {'paid': 5").until(lambda: t.screen.endswith("\n>")).type("pay 6" + ENTER)
+    t.see("Done: {'paid': 5").asked().type("pay 6" + ENTER)
     t.see("pay(amount=6)").see("(d) Decline").type("d")
     t.see("Why?").type("no" + ENTER)
-    t.see("'reason': 'no'").until(lambda: t.screen.endswith("\n>")).type(
-        CTRL_D
-    )  # what is typed before it asks is not taken
+    t.see("'reason': 'no'").asked().type(CTRL_D)  # what is typed before it asks is not taken
     assert t.end() == 0
     assert shop.effects() == ["paid 5"]
     assert "To go on: adjourn chat" in t.screen
@@ -81,7 +79,7 @@ def test_an_input_is_edited_in_place_or_in_the_users_editor(shop: Shop, terminal
     t.see("\n>").type("pay 5" + ENTER)
     t.see("(e) Edit").type("e")
     t.see("The input:").type("\x1b[A" + "\x05" + "\x08" + "8" + ENTER)
-    t.see("Done: {'paid': 8").type(CTRL_D)
+    t.see("Done: {'paid': 8").asked().type(CTRL_D)
     assert t.end() == 0
     editor = shop.folder / "editor.sh"
     editor.write_text('#!/bin/sh\nsed -i "s/5/9/" "$1"\n', encoding="utf-8")
@@ -89,7 +87,7 @@ def test_an_input_is_edited_in_place_or_in_the_users_editor(shop: Shop, terminal
     t = terminal("chat", APP, EDITOR=str(editor))
     t.see("\n>").type("pay 5" + ENTER)
     t.see("(e) Edit").type("e")
-    t.see("Done: {'paid': 9").type(CTRL_D)
+    t.see("Done: {'paid': 9").asked().type(CTRL_D)
     assert t.end() == 0
     assert shop.effects() == ["paid 8", "paid 9"]
 
@@ -113,7 +111,7 @@ def test_interrupts_that_come_as_signals_leave_the_chat_as_the_keys_do(shop: Sho
     t.gone("half a line")
     t.process.send_signal(signal.SIGINT)
     t.see("once more")
-    t.until(lambda: t.screen.endswith("\n>"))
+    t.asked()
     t.process.send_signal(signal.SIGINT)
     assert t.end() == 0
     assert "Traceback" not in t.screen
@@ -127,7 +125,7 @@ def test_a_decision_put_off_is_brought_back(shop: Shop, terminal: Open) -> None:
     t.see("It waits.").type("/pauses" + ENTER)
     t.see("(l) Later").type(CTRL_C)
     t.see("It waits.").type("/approve" + ENTER)
-    t.see("Done: {'paid': 5").type(CTRL_D)
+    t.see("Done: {'paid': 5").asked().type(CTRL_D)
     assert t.end() == 0
 
 
