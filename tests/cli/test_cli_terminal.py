@@ -51,7 +51,7 @@ def test_leaving_a_question_decides_nothing(shop: Shop, terminal: Open, keys: st
 
 def test_a_chat_streams_pauses_and_goes_on(shop: Shop, terminal: Open) -> None:
     t = terminal("chat", APP)
-    t.see("\n>").type("pay 5" + ENTER)
+    t.asked().type("pay 5" + ENTER)
     t.see("Let me pay.").see("it runs with this input").type("a")
     t.see("Done: {'paid': 5").asked().type("pay 6" + ENTER)
     t.see("pay(amount=6)").see("(d) Decline").type("d")
@@ -65,18 +65,18 @@ def test_a_chat_streams_pauses_and_goes_on(shop: Shop, terminal: Open) -> None:
 @pytest.mark.slow
 def test_a_message_of_several_lines_is_typed_with_alt_enter_or_pasted(shop: Shop, terminal: Open) -> None:
     t = terminal("chat", APP)
-    t.see("\n>").type("one" + ESC + ENTER + "two" + ENTER)
+    t.asked().type("one" + ESC + ENTER + "two" + ENTER)
     t.see("You said: one\ntwo")
     t.type("\x1b[200~three\nfour\x1b[201~")
     t.see("four").type(ENTER)
-    t.see("You said: three\nfour").type("/quit" + ENTER)
+    t.see("You said: three\nfour").asked().type("/quit" + ENTER)
     assert t.end() == 0
 
 
 @pytest.mark.slow
 def test_an_input_is_edited_in_place_or_in_the_users_editor(shop: Shop, terminal: Open) -> None:
     t = terminal("chat", APP)
-    t.see("\n>").type("pay 5" + ENTER)
+    t.asked().type("pay 5" + ENTER)
     t.see("(e) Edit").type("e")
     t.see("The input:").type("\x1b[A" + "\x05" + "\x08" + "8" + ENTER)
     t.see("Done: {'paid': 8").asked().type(CTRL_D)
@@ -85,7 +85,7 @@ def test_an_input_is_edited_in_place_or_in_the_users_editor(shop: Shop, terminal
     editor.write_text('#!/bin/sh\nsed -i "s/5/9/" "$1"\n', encoding="utf-8")
     editor.chmod(0o755)
     t = terminal("chat", APP, EDITOR=str(editor))
-    t.see("\n>").type("pay 5" + ENTER)
+    t.asked().type("pay 5" + ENTER)
     t.see("(e) Edit").type("e")
     t.see("Done: {'paid': 9").asked().type(CTRL_D)
     assert t.end() == 0
@@ -95,10 +95,10 @@ def test_an_input_is_edited_in_place_or_in_the_users_editor(shop: Shop, terminal
 @pytest.mark.slow
 def test_ctrl_c_stops_the_turn_that_runs_and_the_chat_goes_on(shop: Shop, terminal: Open) -> None:
     t = terminal("chat", APP)
-    t.see("\n>").type("hold" + ENTER)
+    t.asked().type("hold" + ENTER)
     t.see("hold()").type(CTRL_C)
-    t.see("The turn was stopped.").type("hello" + ENTER)
-    t.see("You said: hello").type(CTRL_C)
+    t.see("The turn was stopped.").asked().type("hello" + ENTER)
+    t.see("You said: hello").asked().type(CTRL_C)
     t.see("once more").type(CTRL_C)
     assert t.end() == 0
     assert "Traceback" not in t.screen
@@ -106,7 +106,7 @@ def test_ctrl_c_stops_the_turn_that_runs_and_the_chat_goes_on(shop: Shop, termin
 
 def test_interrupts_that_come_as_signals_leave_the_chat_as_the_keys_do(shop: Shop, terminal: Open) -> None:
     t = terminal("chat", APP)
-    t.see("\n>").type("half a line").see("half a line")
+    t.asked().type("half a line").see("half a line")
     t.process.send_signal(signal.SIGINT)
     t.gone("half a line")
     t.process.send_signal(signal.SIGINT)
@@ -120,7 +120,7 @@ def test_interrupts_that_come_as_signals_leave_the_chat_as_the_keys_do(shop: Sho
 @pytest.mark.slow
 def test_a_decision_put_off_is_brought_back(shop: Shop, terminal: Open) -> None:
     t = terminal("chat", APP)
-    t.see("\n>").type("pay 5" + ENTER)
+    t.asked().type("pay 5" + ENTER)
     t.see("(l) Later").type("l")
     t.see("It waits.").type("/pauses" + ENTER)
     t.see("(l) Later").type(CTRL_C)
