@@ -191,32 +191,23 @@ async def test_a_fork_is_told_with_where_it_came_from_and_its_new_interrupts(wor
     assert fork.snapshot_id != paused_at
 
 
+@pytest.mark.parametrize("edited", ["the main line", "the branch"])
 async def test_a_run_is_told_with_the_input_it_had_in_its_branch_and_the_pause_with_what_was_asked(
-    world: World,
+    world: World, edited: str
 ) -> None:
     process = world.process(call("pay", {"amount": 5}), "less", "all")
     session = process.connect()
     await session.send("go").output
     branch = await session.fork()
-    await session.interrupts[0].restart(replace_input={"amount": 3}).output
-    await branch.interrupts[0].restart().output
+    one, other = (session, branch) if edited == "the main line" else (branch, session)
+    await one.interrupts[0].restart(replace_input={"amount": 3}).output
+    await other.interrupts[0].restart().output
     tools = [e for e in await told(world, session.id) if e.kind in ("pause", "tool")]
     assert [(e.title, e.facts["input"]) for e in tools] == [
         ("pay(amount=5) waits for a decision", {"amount": 5}),
         ("pay(amount=3) ran", {"amount": 3}),
         ("pay(amount=5) ran", {"amount": 5}),
     ]
-
-
-async def test_what_a_branch_was_decided_to_run_with_is_told_of_that_branch_alone(world: World) -> None:
-    process = world.process(call("pay", {"amount": 5}), "all", "less")
-    session = process.connect()
-    await session.send("go").output
-    branch = await session.fork()
-    await branch.interrupts[0].restart(replace_input={"amount": 4}).output
-    await session.interrupts[0].restart().output
-    tools = [e for e in await told(world, session.id) if e.kind == "tool"]
-    assert [e.title for e in tools] == ["pay(amount=4) ran", "pay(amount=5) ran"]
 
 
 async def test_a_takeover_is_told_as_a_crash_and_what_was_begun_as_not_finished(world: World) -> None:
