@@ -361,8 +361,11 @@ class Agent:
             raise InvalidState(f"the state does not fit the state type of agent {self.name!r}: {e}") from None
 
     def value_of(self, text: str) -> Any:
-        """A reply as the `output=` type; None where the agent has none."""
-        return self._output.parse(text) if self._output is not None else None
+        """A stored reply as the `output=` type; None where the agent has none, or another one than when it was given."""
+        try:
+            return self._output.parse(text) if self._output is not None else None
+        except Misfit:
+            return None
 
     def signed(self, state: SessionState) -> SessionState:
         """The state with a signature, where the application has a secret."""

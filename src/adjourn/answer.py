@@ -143,6 +143,11 @@ class PausedCall:
         return self.pause.reason
 
     @property
+    def path(self) -> tuple[str, ...]:
+        """The nested agents it came through, outermost first."""
+        return self.pause.path
+
+    @property
     def allow(self) -> tuple[Verb, ...]:
         """The decisions it takes, besides declining."""
         return self.pause.allow

@@ -137,7 +137,7 @@ class AgentInterrupt:
     @property
     def path(self) -> tuple[str, ...]:
         """The nested agents it came through, outermost first."""
-        return self.paused.pause.path
+        return self.paused.path
 
     @property
     def allow(self) -> tuple[Verb, ...]:

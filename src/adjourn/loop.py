@@ -64,6 +64,7 @@ class Driver:
         self._decided = False
         self._untold = False
         self._active: set[str] = set()
+        self._left_open: set[str] = set()
         self._mark = 0.0
         self._notices = Notices(setting) if setting.observers else None
 
@@ -420,26 +421,30 @@ class Driver:
         decided = False
         for call in step.calls:
             handler = handlers.get(call.request.name) or handlers.get("*")
-            if handler is None or not self._waits(call):
+            pause = call.pause
+            if handler is None or pause is None or pause.id in self._left_open or not self._waits(call):
                 continue
             await self.flush()  # the pause is durable before anyone decides on it
-            asked, events = self.turn, list[Event]()
+            asked, events, end, cause = self.turn, list[Event](), None, self.cause
             try:
                 answer = handler(paused_call(call))
                 if inspect.isawaitable(answer):
                     answer = await answer
                 if isinstance(answer, Abort):
-                    self.put(TurnEnded("failed", ErrorInfo("ABORTED", answer.reason, "HandlerAborted")))
-                    return True
-                if answer is not None:
+                    end = TurnEnded("failed", ErrorInfo("ABORTED", answer.reason, "HandlerAborted"))
+                elif answer is None:
+                    self._left_open.add(pause.id)  # for somebody else: its handler is not asked twice
+                else:
                     events = self._decisions(answer, handler)
             except Exception as e:  # noqa: BLE001 - the caller's code; its pause stays open for somebody else
+                text = f"the on_interrupt handler of tool {call.request.name!r} failed: {named(e)}"
+                end, cause = TurnEnded("failed", ErrorInfo("INTERNAL", text, "HandlerFailed")), e
+            if end is not None:
                 if await self._decided_elsewhere(step) and not self._waits(call):
                     decided = True
                     continue
-                self.cause = e
-                text = f"the on_interrupt handler of tool {call.request.name!r} failed: {named(e)}"
-                self.put(TurnEnded("failed", ErrorInfo("INTERNAL", text, "HandlerFailed")))
+                self.cause = cause
+                self.put(end)
                 return True
             if not events:
                 continue

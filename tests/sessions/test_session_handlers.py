@@ -46,6 +46,19 @@ async def test_pauses_that_a_handler_settles_are_not_announced_and_the_rest_is(w
     assert told == [{"amount": 50}]
 
 
+async def test_a_pause_that_a_handler_leaves_open_is_not_shown_to_it_again(world: World) -> None:
+    seen: list[int] = []
+
+    def small(interrupt: Any) -> Any:
+        seen.append(interrupt.input["amount"])
+        return interrupt.respond("auto") if interrupt.input["amount"] < 10 else None
+
+    process = world.process([call("pay", {"amount": n}) for n in (50, 5, 60)], "ok", on_interrupt=small)
+    output = await process.connect().send("go").output
+    assert [i.input["amount"] for i in output.interrupts] == [50, 60]
+    assert seen == [50, 5, 60]
+
+
 async def test_handlers_go_by_tool_name_with_a_star_for_the_rest_and_an_unknown_name_is_refused(world: World) -> None:
 
     def agree(interrupt: Any) -> Any:
@@ -74,6 +87,17 @@ async def test_a_handler_can_end_the_turn_and_the_session_goes_on(world: World) 
     assert (await process.ai.inbox.list()).items == []
     assert (await session.send("again").output).text == "next"
     assert_sendable(session.messages)
+
+
+async def test_a_handler_ends_no_turn_for_a_pause_that_a_person_decided_while_it_thought(world: World) -> None:
+    async def stop(interrupt: Any) -> Abort:
+        await world.process().ai.inbox.respond(interrupt.id, {"paid": 5}, by="ann", run=False)
+        return Abort("not today")
+
+    process = world.process(call("pay", {"amount": 5}), "ok", on_interrupt=stop)
+    session = process.connect()
+    assert (await session.send("go").output).text == "ok"
+    assert await audit(process, session.id) == [("respond", "ann")]
 
 
 class Flaky:

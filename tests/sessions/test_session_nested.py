@@ -108,6 +108,12 @@ async def test_a_pause_inside_surfaces_with_its_path_and_what_it_asks(world: Wor
     assert (row.id, row.path, row.session_id) == (interrupt.id, ("buyer",), session.id)
 
 
+async def test_a_pause_inside_has_its_path_without_a_session_around_it(world: World) -> None:
+    app = Outer(world, inner=[PAY, "Bought."], outer=delegated("All done."))
+    response = await app.ai.generate("get tea", model=app.outer, tools=[app.buyer.as_tool()])
+    assert [i.path for i in response.interrupts] == [("buyer",)]
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("verb", ["restart", "respond", "decline"])
 async def test_the_answer_goes_back_in_and_the_inner_tool_runs_at_most_once(

@@ -33,6 +33,17 @@ async def test_a_message_that_another_process_sends_has_its_answer_here(world: W
     assert (said(session), turn.poll()) == (["go", "second"], "stop")
 
 
+async def test_an_answer_that_another_process_took_as_another_type_has_no_value_here(world: World) -> None:
+    process = world.process(call("pay", {"amount": 1}), **QUEUE, output=dict[str, int])
+    session = process.connect()
+    await session.send("go").output
+    turn = session.send("second")
+    other = world.process('{"paid": 1}', '["heard"]', **QUEUE, output=dict[str, int] | list[str])
+    await other.ai.inbox.restart(session.interrupts[0].id)
+    output = await turn.output
+    assert (output.text, output.value, output.finish_reason) == ('["heard"]', None, "stop")
+
+
 async def test_a_message_whose_turn_fails_elsewhere_fails_here(world: World) -> None:
     _, session, turn = await waiting(world)
     accepted = await world.process("Paid.", OSError("down"), **QUEUE).ai.inbox.restart(session.interrupts[0].id)
