@@ -134,21 +134,18 @@ def deciding(agent: Agentlike, turn: Turn, items: Sequence[Answer | Part], by: s
     except ResumeError as e:
         refused = e
         if agent.store is not None and isinstance(e, AlreadyResolved) and e.decision is None:
-            # The transcript says that it was answered; who did, and how, the store knows.
-            refused = agent.store.submit(partial(_accepted, items=items), read=True).result() or e
+            # The transcript says that it is settled; how (by whom, or because nobody came in time), the store knows.
+            refused = agent.store.submit(partial(_settled_before, items=items), read=True).result() or e
         if agent.observers:
             tell_refused_items(agent.observers, items, refused)
         raise refused from None
     return turn, list(events)
 
 
-def _accepted(tx: Tx, items: Sequence[Answer | Part]) -> ResumeError | None:
-    for item in items:
-        row = tx.interrupt(item.event.interrupt) if isinstance(item, Answer) else None
-        refused = settled_before(tx, row) if row is not None else None
-        if isinstance(refused, AlreadyResolved):
-            return refused
-    return None
+def _settled_before(tx: Tx, items: Sequence[Answer | Part]) -> ResumeError | None:
+    rows = [tx.interrupt(item.event.interrupt) for item in items if isinstance(item, Answer)]
+    refusals = [settled_before(tx, row) for row in rows if row is not None]
+    return next((refused for refused in refusals if refused is not None), None)
 
 
 def paused_error(interrupts: Sequence[AgentInterrupt]) -> SessionPaused:

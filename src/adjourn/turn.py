@@ -259,6 +259,8 @@ def open_pause(turn: Turn, interrupt: str) -> tuple[int, Call]:
         if call.pause is not None and call.pause.id == interrupt:
             if call.state == "paused":
                 return i, call
+            if call.response is not None and call.response.ours.get("outcome") == "expired":
+                raise StaleInterrupt(f"interrupt {interrupt} expired before anybody decided; nothing was changed")
             raise AlreadyResolved(
                 f"interrupt {interrupt} was already answered; its call is {call.state}. That counts; nothing was changed"
             )

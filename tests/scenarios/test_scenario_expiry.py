@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from adjourn import Interrupt, StoreUnavailable, TurnError
-from adjourn.testing import call
+from adjourn import Adjourn, Interrupt, StaleInterrupt, StoreUnavailable, TurnError
+from adjourn.testing import ScriptedModel, call
 from sessions.session_kit import Mortal, Process, World, assert_sendable, make_place, outputs_of
 
 
@@ -68,6 +68,52 @@ async def test_a_message_after_the_only_pause_expired_is_taken_and_the_expiry_to
     assert [m.text for m in session.messages if m.role != "tool"] == ["go", "", "Late.", "anybody?", "Heard."]
     assert_sendable(session.messages)
     assert (await process.ai.inbox.list()).items == []
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("on_expiry", ["decline", {"respond": "by default"}], ids=str)
+async def test_a_decision_on_a_pause_that_expired_is_stale_though_another_one_still_waits(
+    world: World, on_expiry: Any, stored: bool
+) -> None:
+    ai = Adjourn(model=ScriptedModel([[SIGN, call("ask")], "Done."]), clock=world.clock)
+
+    @ai.tool()
+    async def sign(what: str) -> str:
+        raise Interrupt({"sign": what}, expires_in=60, on_expiry=on_expiry)
+
+    @ai.tool()
+    async def ask() -> str:
+        raise Interrupt
+
+    kept: Any = {"store": world.place.open()} if stored else {}
+    session = ai.define_agent("clerk", **kept).connect()
+    await session.send("go").output
+    late, open_still = session.interrupts
+    world.clock.time += 61
+    for _ in range(2):  # it expires because of the first, and has expired for the second
+        with pytest.raises(StaleInterrupt, match="expired before anybody decided"):
+            await late.respond("signed").output
+    assert (await open_still.respond("asked").output).text == "Done."
+
+
+@pytest.mark.parametrize("after", [["Late."], [call("sign", {"what": "b"})]], ids=["ends", "asks again"])
+async def test_a_decision_on_a_pause_inside_that_expired_is_stale_whatever_came_after_it(
+    world: World, after: Any
+) -> None:
+    ai = Adjourn(clock=world.clock)
+
+    @ai.tool()
+    async def sign(what: str) -> str:
+        raise Interrupt({"sign": what}, expires_in=60)
+
+    clerk = ai.define_agent("clerk", model=ScriptedModel([SIGN, *after]), tools=[sign])
+    boss = [call("clerk", {"task": "sign"}), "Done."]
+    agent = ai.define_agent("boss", model=ScriptedModel(boss), tools=[clerk.as_tool()], store=world.place.open())
+    session = agent.connect()
+    await session.send("go").output
+    world.clock.time += 61
+    with pytest.raises(StaleInterrupt, match="expired before anybody decided"):
+        await session.interrupts[0].respond("signed").output
 
 
 @pytest.mark.parametrize("dies_at", range(8))

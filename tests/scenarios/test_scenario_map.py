@@ -58,7 +58,9 @@ MAP: dict[str, str] = {
     "A36": "test_a_decision_nobody_can_run_now_is_recorded_and_recovered_by_who_runs_next",
     "A37": "test_an_overdue_pause_is_declined_as_expired_and_not_as_a_refusal "
     "test_a_turn_that_is_taken_up_after_an_expiry_says_what_it_came_to "
-    "test_a_message_after_the_only_pause_expired_is_taken_and_the_expiry_told_first",
+    "test_a_message_after_the_only_pause_expired_is_taken_and_the_expiry_told_first "
+    "test_a_decision_on_a_pause_that_expired_is_stale_though_another_one_still_waits "
+    "test_a_decision_on_a_pause_inside_that_expired_is_stale_whatever_came_after_it",
     "A38": "test_at_every_snapshot_each_call_has_its_result_or_is_pending "
     "test_whenever_a_model_is_called_each_request_has_exactly_one_response_in_request_order",
     "A39": "test_a_session_survives_the_death_of_its_process_at_any_commit",
