@@ -20,6 +20,7 @@ class Belongings:
         self._artifacts: dict[str, Artifact] = {}
         self._inner: list[str] = []
         self._shown: Any = UNSET
+        self._carried: tuple[Any, dict[str, Artifact], int] = UNSET, {}, 0
 
     def watch(self, watcher: Watcher | None) -> None:
         """A leg begins. Its first patch is the whole state."""
@@ -52,8 +53,16 @@ class Belongings:
 
     def unsaved(self) -> tuple[Any, tuple[Artifact, ...], tuple[str, ...]]:
         """State, artifacts and inner sessions, for a commit."""
+        self._carried = self._state, dict(self._artifacts), len(self._inner)
         return self._state, tuple(self._artifacts.values()), tuple(self._inner)
 
+    def saved(self) -> None:
+        """The last commit has them. What was changed while it was under way waits for the next one."""
+        state, artifacts, inner = self._carried
+        self._state = UNSET if self._state is state else self._state
+        self._artifacts = {k: a for k, a in self._artifacts.items() if artifacts.get(k) is not a}
+        del self._inner[:inner]
+
     def clear(self) -> None:
-        """They are committed, or were those of a leg that broke off."""
+        """They were those of a leg that broke off."""
         self._state, self._artifacts, self._inner = UNSET, {}, []

@@ -389,8 +389,13 @@ def let_go(tx: Tx, session_id: str, holder: str) -> bool:
 
 @brief
 def enqueue(tx: Tx, leg: Leg, queued: Queued, now: float) -> None:
-    """Keeps a message until the session's pause is over. `leg` says which session, and makes one that is not stored yet."""
+    """Keeps a message until the session's pause is over. `leg` says which session, and makes one that is not stored yet.
+
+    Raises SessionNotFound for one that was: it must not come back under its id.
+    """
     session = tx.session(leg.session_id)
+    if session is None and leg.parent_id is not None:
+        raise SessionNotFound(f"session {leg.session_id!r} was deleted; this message was not kept")
     if session is None:
         session = SessionRecord(leg.session_id, leg.agent, leg.created, now, leg.owner)
     tx.put_session(replace(session, queue=(*session.queue, queued)))

@@ -64,13 +64,17 @@ class Outbox:
         self._follower: asyncio.Task[None] | None = None
 
     def put(self, said: Message, plan: Plan, turn: AgentTurn) -> AgentTurn:
-        """Has it wait, durably where there is a store. `turn` ends as the one ends that it is sent in, whoever sends it."""
+        """Has it wait, durably where there is a store. `turn` ends as the one ends that it is sent in, whoever sends it.
+
+        Raises SessionNotFound.
+        """
         loop_for("a turn")
         at, agent, queued = self._session.standing, self._session.agent, Queued(new_id("q_"), said)
         store, now = agent.store, agent.clock.now()
         if store is not None:
             leg = at.leg("", agent.name, agent.holder, now, new_turn=True)
             store.submit(partial(enqueue, leg=leg, queued=queued, now=now)).result()
+            turn.now_stored()
         at.queue.append(queued)
         plan.unqueue = queued.id
         self._wait(turn, plan)

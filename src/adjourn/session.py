@@ -397,10 +397,11 @@ class AgentSession(SessionReader):
             if journal is not None:
                 agent.running.pop(leg.snapshot_id, None)
                 agent.keeper.forget(leg.snapshot_id)
-        self._belongings.clear()
         if journal is not None:
+            self._belongings.saved()
             at.queue = list(journal.queue)
-        elif plan.unqueue is not None:
+        else:
+            self._belongings.clear()
             at.queue = [q for q in at.queue if q.id != plan.unqueue]
         at.rest(driver.turn, leg.snapshot_id if self._store is not None else None, leg.turn_id, setting.trace)
         return driver, step

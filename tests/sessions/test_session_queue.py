@@ -1,5 +1,6 @@
 """Messages that wait for a pause to be over: their turns end as the turn does that they are sent in, whoever sends them."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -113,6 +114,26 @@ async def test_a_message_of_a_session_that_is_deleted_says_so(world: World) -> N
     await process.ai.sessions.delete(session.id, force=True)
     with pytest.raises(SessionNotFound, match="deleted"):
         await turn.output
+
+
+async def test_a_message_to_a_session_that_was_deleted_before_is_refused_and_brings_nothing_back(world: World) -> None:
+    process = world.process(call("pay", {"amount": 1}), **QUEUE)
+    session = process.connect()
+    await session.send("go").output
+    await process.ai.sessions.delete(session.id, force=True)
+    with pytest.raises(SessionNotFound, match="not kept"):
+        await session.send("second").output
+    assert await process.ai.sessions.list() == []
+
+
+async def test_a_background_message_that_waits_is_stored(world: World) -> None:
+    process = world.process(call("pay", {"amount": 1}), **QUEUE)
+    session = process.connect()
+    await session.send("go").output
+    turn = session.send("second", detach=True)
+    await asyncio.wait_for(turn.stored(), 30)
+    assert turn.poll() is None
+    await session.close()
 
 
 async def test_a_handle_that_is_closed_tells_what_became_of_its_messages(world: World) -> None:

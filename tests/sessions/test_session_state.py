@@ -8,11 +8,13 @@ import pytest
 from pydantic import BaseModel
 
 from adjourn import (
+    Adjourn,
     AgentInit,
     Artifact,
     DefinitionError,
     Interrupt,
     InvalidState,
+    MemoryStore,
     NotJSON,
     Part,
     SessionError,
@@ -21,7 +23,7 @@ from adjourn import (
     ToolRunContext,
     TurnContext,
 )
-from adjourn.testing import FakeClock, call
+from adjourn.testing import FakeClock, ScriptedModel, call
 from sessions.session_kit import Process, World, assert_sendable
 
 
@@ -401,3 +403,34 @@ async def test_client_state_that_does_not_fit_the_state_type_is_refused() -> Non
     process = kept_by_client([], state=Cart)
     with pytest.raises(InvalidState):
         process.agent.connect(AgentInit(state=SessionState(custom={"total": "many"})))
+
+
+async def test_what_is_set_while_the_last_commit_of_a_turn_is_under_way_is_kept_by_the_next(world: World) -> None:
+    store = Meanwhile()
+    ai = Adjourn(model=ScriptedModel(["1", "2"]))
+    agent = ai.define_agent("clerk", store=store)
+    session = agent.connect()
+    turn = session.send("a")
+
+    def change() -> None:
+        session.update_state({"late": True})
+        session.add_artifact(Artifact("late", [Part(text="late")]))
+
+    store.meanwhile = change
+    await turn.output
+    store.meanwhile = None
+    await session.send("b").output
+    stored = await agent.connect(AgentInit(session_id=session.id)).load()
+    assert (stored.state, [a.name for a in stored.artifacts]) == ({"late": True}, ["late"])
+
+
+class Meanwhile(MemoryStore):
+    """Something happens once a writing transaction was handed over."""
+
+    meanwhile: Any = None
+
+    def submit(self, work: Any, *, read: bool = False) -> Any:
+        promise = super().submit(work, read=read)
+        if not read and self.meanwhile is not None:
+            self.meanwhile()
+        return promise
