@@ -10,6 +10,8 @@ from adjourn.parts import Artifact, convert, new_id, to_json
 from adjourn.patch import difference
 from adjourn.stream import StreamChunk, Watcher
 
+_NOTHING: tuple[Any, dict[str, Artifact], int] = UNSET, {}, 0
+
 
 class Belongings:
     """What changed and is yet to be committed. Whoever watches the leg hears of each change."""
@@ -20,7 +22,7 @@ class Belongings:
         self._artifacts: dict[str, Artifact] = {}
         self._inner: list[str] = []
         self._shown: Any = UNSET
-        self._carried: tuple[Any, dict[str, Artifact], int] = UNSET, {}, 0
+        self._carried: tuple[Any, dict[str, Artifact], int] = _NOTHING
 
     def watch(self, watcher: Watcher | None) -> None:
         """A leg begins. Its first patch is the whole state."""
@@ -58,11 +60,11 @@ class Belongings:
 
     def saved(self) -> None:
         """The last commit has them. What was changed while it was under way waits for the next one."""
-        state, artifacts, inner = self._carried
+        (state, artifacts, inner), self._carried = self._carried, _NOTHING
         self._state = UNSET if self._state is state else self._state
         self._artifacts = {k: a for k, a in self._artifacts.items() if artifacts.get(k) is not a}
         del self._inner[:inner]
 
     def clear(self) -> None:
         """They were those of a leg that broke off."""
-        self._state, self._artifacts, self._inner = UNSET, {}, []
+        self._state, self._artifacts, self._inner, self._carried = UNSET, {}, [], _NOTHING
