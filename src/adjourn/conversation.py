@@ -69,7 +69,7 @@ class Conversation:
                 f"session {session.id!r} belongs to agent {session.agent!r}, not to {agent!r}; nothing was changed. Open it with "
                 f"that agent (one that was renamed takes its old sessions under its old name)"
             )
-        self.session_id, self.owner, self.queue = session.id, session.owner, list(session.queue)
+        self.session_id, self.owner, self.queue = session.id, session.owner, list(loaded.queue)
         if not loaded.chain:
             return
         last = loaded.chain[-1]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from adjourn.errors import (
@@ -16,7 +17,7 @@ from adjourn.events import (
     Limits,
 )
 from adjourn.ledger import unsettle
-from adjourn.loading import next_of, turn_at
+from adjourn.loading import end_of, line_of, turn_at
 from adjourn.parts import canonical
 from adjourn.promise import brief
 from adjourn.records import (
@@ -114,24 +115,28 @@ def expire_due(tx: Tx, now: float, limit: int = 1000) -> list[Decision]:
     return out
 
 
-def where_to_go_on(tx: Tx, session_id: str, now: float) -> str | None:
-    """The snapshot from which a driver has something to do: left in the middle of a turn, decided on, or over with messages
-    that wait to be sent. None for none."""
+class Waiting(Struct, frozen=True):
+    """A driver has something to do at this snapshot; at the beginning of its session, where that has none yet."""
+
+    at: str | None
+
+
+def where_to_go_on(tx: Tx, session_id: str, now: float) -> Waiting | None:
+    """Where a driver has something to do: a turn was left in its middle, decided on, or is over and messages wait to be sent."""
     session = tx.session(session_id)
     if session is None or (session.pending and session.lease_until > now):
         return None
     if session.pending:
-        return session.head
+        return Waiting(session.head)
     for decision in tx.decisions(session_id=session_id, unapplied=True) if session.waiting else ():
         row = tx.interrupt(decision.interrupt_id)
-        at = row.snapshot_id if row is not None else None
-        while at is not None and at != session.head and (after := next_of(tx, session_id, at)) is not None:
-            at = after
-        if at is not None:
-            return at
-    if session.queue and session.head is not None and session.lease_until <= now:
-        head = tx.snapshot(session.head)
-        return session.head if head is not None and head.finish_reason != "interrupted" else None
+        if row is not None:
+            return Waiting(end_of(tx, session_id, row.snapshot_id))
+    for queued in session.queue if session.lease_until <= now else ():
+        at = line_of(tx, session, queued)
+        snapshot = tx.snapshot(at) if at is not None else None
+        if snapshot is None or snapshot.finish_reason != "interrupted":
+            return Waiting(at)
     return None
 
 
@@ -157,11 +162,8 @@ def put_back(tx: Tx, decision: Decision, why: str, now: float) -> None:
 @brief
 def check_bounds(tx: Tx, row: InterruptRecord, event: Decided, limits: Limits) -> None:
     """Raises VerbNotAllowed for a decision that the turn's limits leave no room for."""
-    at = row.snapshot_id
-    while (following := next_of(tx, row.session_id, at)) is not None:
-        at = following
     try:
-        record(turn_at(tx, at, limits), event)
+        record(turn_at(tx, end_of(tx, row.session_id, row.snapshot_id), limits), event)
     except VerbNotAllowed:
         raise
     except ResumeError:

@@ -108,7 +108,7 @@ def _check_rows(stored: Stored) -> None:
 
 def _check_ids(stored: Stored) -> None:
     session = stored.session
-    ids: list[str | None] = [session.head, *(q.id for q in session.queue)]
+    ids: list[str | None] = [session.head, *(i for q in session.queue for i in (q.id, q.at))]
     for snapshot in stored.snapshots:
         ids += (snapshot.id, snapshot.turn_id, snapshot.parent_id)
     for row in stored.interrupts:

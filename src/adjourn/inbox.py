@@ -313,12 +313,12 @@ class Inbox:
         if running is not None and not running.done:
             return running  # it takes up what was decided meanwhile before it rests
         work = partial(where_to_go_on, session_id=session_id, now=self._office.clock.now())
-        snapshot_id = await transact(store, work, read=True)
+        waiting = await transact(store, work, read=True)
         session = await transact(store, lambda tx: tx.session(session_id), read=True)
         agent = self._office.agents.get(session.agent) if session is not None else None
-        if snapshot_id is None or agent is None or not same_place(agent.store, store):
+        if waiting is None or agent is None or not same_place(agent.store, store):
             return None
-        turn = self._driving[session_id] = agent.connect(AgentInit(session_id, snapshot_id)).take_up(snapshot_id)
+        turn = self._driving[session_id] = agent.connect(AgentInit(session_id, waiting.at)).take_up(waiting.at)
         turn.when_done(partial(self._driven, session_id, turn))
         return turn
 

@@ -31,7 +31,7 @@ from adjourn.events import (
     ToolRaised,
     TurnEnded,
 )
-from adjourn.loading import closed, left_behind, next_of
+from adjourn.loading import closed, left_behind, next_of, queue_at
 from adjourn.parts import Artifact, digest, new_id
 from adjourn.promise import brief
 from adjourn.records import (
@@ -116,7 +116,7 @@ class Saved(msgspec.Struct, frozen=True, gc=False):
 
     leg: Leg
     news: Sequence[Decision] = ()
-    queue: tuple[Queued, ...] = ()
+    queue: Sequence[Queued] = ()
     settled: tuple[InterruptRecord, ...] = ()
 
 
@@ -159,21 +159,22 @@ def save(tx: Tx, write: Write) -> Saved:
     if write.events:
         tx.add_events(leg.snapshot_id, leg.batches - 1, write.events, now, leg.epoch)
     queue = _unqueued(session, write.unqueue)
+    session = replace(session, head=leg.snapshot_id, queue=queue)
+    here = [replace(q, at=leg.snapshot_id) for q in queue_at(tx, session, leg.snapshot_id)]
     # With messages that wait, its driver has the time of a lease to send the first. Then whoever comes may.
-    driven = rest is None or (bool(queue) and isinstance(rest, Finished))
+    driven = rest is None or (bool(here) and isinstance(rest, Finished))
     session = replace(
         session,
         updated=now,
-        head=leg.snapshot_id,
+        queue=_moved(queue, here) if here else queue,
         pending=rest is None,
         holder=leg.holder if rest is None else None,
         lease_until=now + write.lease_seconds if driven else 0.0,
         waiting=max(waiting, 0),
-        queue=queue,
         inner=tuple(dict.fromkeys((*session.inner, *write.inner))) if write.inner else session.inner,
     )
     tx.put_session(session)
-    return Saved(leg, news, session.queue, tuple(settled))
+    return Saved(leg, news, here, tuple(settled))
 
 
 def _fits(tx: Tx, turn: Turn, decision: Decision, now: float) -> bool:
@@ -201,6 +202,12 @@ def _unqueued(session: SessionRecord, queued: str | None) -> tuple[Queued, ...]:
     if len(left) == len(session.queue):
         raise SessionConflict("this queued message was sent through another handle already; it was not sent again")
     return left
+
+
+def _moved(queue: Sequence[Queued], here: Sequence[Queued]) -> tuple[Queued, ...]:
+    """The queue, with these as they are now: a long one would else be looked for from further behind with each turn."""
+    by_id = {q.id: q for q in here}
+    return tuple([by_id.get(q.id, q) for q in queue])
 
 
 def _claimed_or_settled(tx: Tx, write: Write) -> SessionRecord:
@@ -388,16 +395,19 @@ def let_go(tx: Tx, session_id: str, holder: str) -> bool:
 
 
 @brief
-def enqueue(tx: Tx, leg: Leg, queued: Queued, now: float) -> None:
+def enqueue(tx: Tx, leg: Leg, queued: Queued, now: float, patience: float) -> None:
     """Keeps a message until the session's pause is over. `leg` says which session, and makes one that is not stored yet.
 
-    Raises SessionNotFound for one that was: it must not come back under its id.
+    Its first turn, which is under way, has `patience` seconds to come before the message. Raises SessionNotFound for a session
+    that was stored: it must not come back under its id.
     """
     session = tx.session(leg.session_id)
     if session is None and leg.parent_id is not None:
         raise SessionNotFound(f"session {leg.session_id!r} was deleted; this message was not kept")
     if session is None:
-        session = SessionRecord(leg.session_id, leg.agent, leg.created, now, leg.owner)
+        session = SessionRecord(leg.session_id, leg.agent, leg.created, now, leg.owner, lease_until=now + patience)
+    if queued.at is None:
+        queued = replace(queued, at=session.head)
     tx.put_session(replace(session, queue=(*session.queue, queued)))
 
 

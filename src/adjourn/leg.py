@@ -172,7 +172,7 @@ class LegJournal:
         self._address = plan.address
         self.leg = leg
         self._flying: Promise[Saved] | None = None
-        self.queue: tuple[Queued, ...] = ()
+        self.queue: Sequence[Queued] = ()
 
     def current(self) -> Leg:
         """The leg, as of its last commit."""

@@ -11,20 +11,24 @@ from adjourn.parts import Artifact, Message, new_id
 from adjourn.promise import brief
 from adjourn.records import unknown_snapshot
 from adjourn.state import Turn
-from adjourn.store import Decision, SessionRecord, Snapshot, Tx
+from adjourn.store import Decision, Queued, SessionRecord, Snapshot, Tx
 from adjourn.turn import begin, close_open_calls, record
 
 _RETRIABLE = ("failed", "aborted")
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A session as it is stored, seen from one snapshot. `events` are those of the turn that snapshot belongs to."""
+    """A session as it is stored, seen from one snapshot. `events` are those of the turn that snapshot belongs to.
+
+    `queue` are the messages that wait there.
+    """
 
     session: SessionRecord
     chain: Sequence[Snapshot]
     events: Sequence[Event]
     waiting: Sequence[Decision] = ()
     leaf: bool = True
+    queue: Sequence[Queued] = ()
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -39,6 +43,28 @@ class Standing(msgspec.Struct, frozen=True):
 def next_of(tx: Tx, session_id: str, snapshot_id: str) -> str | None:
     """The snapshot that goes on from this one; one that was forked off does not."""
     return next((s.id for s in tx.children(snapshot_id) if s.session_id == session_id and not s.branch), None)
+
+
+def end_of(tx: Tx, session_id: str, snapshot_id: str) -> str:
+    """Where the branch that this snapshot is in has come to."""
+    while (following := next_of(tx, session_id, snapshot_id)) is not None:
+        snapshot_id = following
+    return snapshot_id
+
+
+def line_of(tx: Tx, session: SessionRecord, queued: Queued) -> str | None:
+    """The snapshot behind which this message is to be sent; None in a session that has none yet."""
+    at = tx.snapshot(queued.at) if queued.at is not None else None
+    return session.head if at is None or at.session_id != session.id else end_of(tx, session.id, at.id)
+
+
+def queue_at(tx: Tx, session: SessionRecord, snapshot_id: str | None) -> Sequence[Queued]:
+    """The messages that wait for the conversation which has come to this snapshot."""
+    ends: dict[str | None, str | None] = {}
+    for queued in session.queue:
+        if queued.at not in ends:
+            ends[queued.at] = line_of(tx, session, queued)
+    return [q for q in session.queue if ends[q.at] == snapshot_id]
 
 
 def closed(turn: Turn) -> tuple[Message, ...]:
@@ -66,7 +92,7 @@ def load(tx: Tx, session_id: str | None, snapshot_id: str | None) -> Loaded | No
         events = tx.events([s.id for s in chain if s.turn_id == chain[-1].turn_id])
     leaf = at_id == session.head or at_id is None or next_of(tx, session_id, at_id) is None
     waiting = tx.decisions(session_id=session_id, unapplied=True) if session.waiting else ()
-    return Loaded(session, chain, events, waiting, leaf)
+    return Loaded(session, chain, events, waiting, leaf, queue_at(tx, session, at_id))
 
 
 def load_on(tx: Tx, session_id: str, snapshot_id: str | None) -> Loaded | None:
@@ -74,9 +100,7 @@ def load_on(tx: Tx, session_id: str, snapshot_id: str | None) -> Loaded | None:
     at = tx.snapshot(snapshot_id) if snapshot_id is not None else None
     if at is None or at.session_id != session_id:
         return load(tx, session_id, None)
-    leaf = at.id
-    while (following := next_of(tx, session_id, leaf)) is not None:
-        leaf = following
+    leaf = end_of(tx, session_id, at.id)
     session = tx.session(session_id)
     return load(tx, session_id, None if session is None or session.head == leaf else leaf)
 

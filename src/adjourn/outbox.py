@@ -15,7 +15,7 @@ from adjourn.handle import AgentOutput, AgentTurn
 from adjourn.lease import transact
 from adjourn.ledger import enqueue
 from adjourn.leg import Agentlike, Plan
-from adjourn.loading import load_on
+from adjourn.loading import end_of, load_on
 from adjourn.parts import Message, new_id
 from adjourn.promise import loop_for
 from adjourn.records import Queued, SessionRecord, Snapshot
@@ -29,8 +29,8 @@ class Sender(Protocol):
     agent: Agentlike
 
     @property
-    def busy(self) -> bool:
-        """Whether a turn of its own runs."""
+    def running(self) -> str | None:
+        """The snapshot that the turn of its own which runs will come to rest at."""
         ...
 
     @property
@@ -66,14 +66,20 @@ class Outbox:
     def put(self, said: Message, plan: Plan, turn: AgentTurn) -> AgentTurn:
         """Has it wait, durably where there is a store. `turn` ends as the one ends that it is sent in, whoever sends it.
 
-        Raises SessionNotFound.
+        Raises SessionNotFound, and SessionConflict for a branch that has not begun: nobody could tell where to send it.
         """
         loop_for("a turn")
-        at, agent, queued = self._session.standing, self._session.agent, Queued(new_id("q_"), said)
+        at, agent, running = self._session.standing, self._session.agent, self._session.running
+        if at.branch and running is None:
+            raise SessionConflict(
+                f"the session has gone on from snapshot {at.snapshot_id}, so that no message can wait there; this one was not "
+                "kept. fork() that snapshot and say it there, once no turn of the session runs"
+            )
+        queued = Queued(new_id("q_"), said, running or at.snapshot_id)
         store, now = agent.store, agent.clock.now()
         if store is not None:
             leg = at.leg("", agent.name, agent.holder, now, new_turn=True)
-            store.submit(partial(enqueue, leg=leg, queued=queued, now=now)).result()
+            store.submit(partial(enqueue, leg=leg, queued=queued, now=now, patience=store.lease_seconds)).result()
             turn.now_stored()
         at.queue.append(queued)
         plan.unqueue = queued.id
@@ -158,7 +164,7 @@ class Outbox:
             elif queued not in here:
                 turn, _ = self._waiting.pop(queued)
                 turn.fail(SessionConflict("this message is in its session's queue no more; it was not sent from here"))
-        if found.free and self._waiting and not session.busy:
+        if found.free and self._waiting and session.running is None:
             with suppress(AdjournError):
                 await session.load()
 
@@ -169,8 +175,9 @@ def _find(tx: Tx, session_id: str, queued: frozenset[str], stood: str | None, no
         return Found(None, {})
     taken = {s.queued: s for s in tx.snapshots(session_id, stood) if s.queued is not None and s.queued in queued}
     # Whoever is about to go on has a while for it, as with a lease.
-    free = session.updated <= now - patience and where_to_go_on(tx, session_id, now) is not None
-    return Found(session, taken, free)
+    here = end_of(tx, session_id, stood) if stood is not None else session.head
+    waits = where_to_go_on(tx, session_id, now) if session.updated <= now - patience else None
+    return Found(session, taken, waits is not None and waits.at == here)
 
 
 async def elsewhere(session: Sender, store: Store, found_at: str) -> AgentOutput:

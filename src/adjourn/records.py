@@ -18,10 +18,15 @@ ChangeKind = Literal["opened", "settled", "reopened"]
 
 
 class Queued(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A message that waits for the pause to be over."""
+    """A message that waits for the pause to be over.
+
+    It was said at the snapshot `at`, and is sent where the conversation has come to that goes on from there: other branches
+    never see it. Where that snapshot was never stored, it is sent at the session's head.
+    """
 
     id: str
     message: Message
+    at: str | None = None
 
 
 class SessionRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

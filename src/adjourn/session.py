@@ -179,8 +179,10 @@ class AgentSession(SessionReader):
         """Goes on with what the session around this one decided; that holds whatever expired meanwhile."""
         return self._begin(Plan(partial(go_on, start), context, settled=True))
 
-    def take_up(self, at: str) -> AgentTurn:
+    def take_up(self, at: str | None) -> AgentTurn:
         """Goes on from a snapshot with decisions that were made elsewhere, or with what a dead process left; for drivers.
+
+        None is the beginning of a session that has no snapshot yet.
 
         Where somebody else was quicker, the turn ends as theirs does.
         """
@@ -250,6 +252,11 @@ class AgentSession(SessionReader):
     def busy(self) -> bool:
         """Whether a turn of this handle runs."""
         return self._current is not None and not self._current.done
+
+    @property
+    def running(self) -> str | None:
+        """For its outbox: the snapshot that the turn which runs will come to rest at."""
+        return self._current.snapshot_id if self._current is not None and self.busy else None
 
     def _check_open(self) -> None:
         if self._closed:

@@ -307,11 +307,11 @@ class Steps:
     ) -> Work | None:
         if session.pending and session.holder == engine.holder:
             return await transact(store, partial(_claim_wake, session_id=session.id, agent=agent, now=now, store=store))
-        at = await transact(store, partial(where_to_go_on, session_id=session.id, now=now), read=True)
-        if at is None:
+        waiting = await transact(store, partial(where_to_go_on, session_id=session.id, now=now), read=True)
+        if waiting is None:
             return None
         try:
-            return await WorkerSession(agent, AgentInit(session.id, at)).hand_over(self.seeing)
+            return await WorkerSession(agent, AgentInit(session.id, waiting.at)).hand_over(self.seeing)
         except (SessionError, InvalidRequest):
             return None  # somebody else goes on with it, or there is nothing left to go on with
 
