@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from adjourn.events import Json, TurnEnded
+from adjourn.events import TurnEnded
 from adjourn.parts import ErrorInfo
 from adjourn.state import Call, Turn
 
@@ -56,20 +56,15 @@ def stuck(turn: Turn) -> TurnEnded | None:
     if limits.restarts is not None:
         for call in turn.paused:
             nested = call.pause is not None and call.pause.path
-            times = len(own_restarts(call))
+            times = call.own_restarts
             if times and times >= limits.restarts and call.error is None and not nested:
                 return _limit(
                     "restarts",
-                    f"tool {call.request.name!r} was restarted {len(own_restarts(call))} times and paused again",
+                    f"tool {call.request.name!r} was restarted {times} times and paused again",
                 )
     if limits.cycles is not None and counts.cycles >= limits.cycles and not counts.answered:
         return _limit("cycles", f"{counts.cycles} rounds of decisions did not end the turn")
     return None
-
-
-def own_restarts(call: Call) -> list[Json]:
-    """Restarts of the call itself: an answer into a nested agent is a restart, too, but not one of these."""
-    return [r for r in call.restarts if not (isinstance(r, Mapping) and "inner" in r)]
 
 
 def repeats_in_round(calls: Sequence[Call]) -> dict[str, int]:

@@ -152,11 +152,8 @@ def _tool_interrupted(event: ToolInterrupted) -> Event:
 
 
 def _restarted(event: Restarted) -> Event:
-    # A metadata with the key "inner" is told from others when restarts are counted.
-    metadata: Any = event.metadata
-    inner = isinstance(metadata, Mapping) and "inner" in metadata
     given = UNSET if event.input is UNSET else digest(event.input)
-    return Restarted(event.interrupt, {"inner": None} if inner else None, given, None, event.due)
+    return Restarted(event.interrupt, None, given, None, event.due)
 
 
 def _turn_ended(event: TurnEnded) -> Event:

@@ -196,8 +196,7 @@ def _again(event: Retried, turn: Turn) -> tuple[Turn, list[Event]]:
 
 
 def _decision(ctx: ToolRunContext) -> Mapping[str, Any]:
-    given: Mapping[str, Any] = ctx.resumed_metadata or {}
-    return given.get("inner") or {}
+    return ctx.resumed_metadata["inner"] if ctx.answers_inside else {}
 
 
 def _retry(ctx: ToolRunContext) -> str:

@@ -1,20 +1,20 @@
 """The values that make up a turn, and the steps that can follow from one. The rules are in `turn.py`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 
 from adjourn.events import Json, Limits, Pause, TurnEnded
-from adjourn.parts import ErrorInfo, FinishReason, Message, Part, ToolRequest, Usage
+from adjourn.parts import ErrorInfo, FinishReason, Message, Metadata, Part, ToolRequest, Usage
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr_omit_defaults=True, gc=False):
     """One tool request of the open round. `input` is what runs; the model's own stays in `request`.
 
-    `restarts` are the metadata of its restarts, `pauses` fingerprints of its pauses, `asked` the ids of earlier ones.
-    `branch` is set where a branch of the session asks anew for what was not approved before it. `retried` counts how often
-    it was run again because the turn was.
+    `restarts` are the metadata of its restarts; those at the positions `inward` are answers into a nested agent. `pauses` are
+    fingerprints of its pauses, `asked` the ids of earlier ones. `branch` is set where a branch of the session asks anew for what
+    was not approved before it. `retried` counts how often it was run again because the turn was.
     """
 
     id: str
@@ -31,6 +31,20 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", repr
     asked: tuple[str, ...] = ()
     branch: str = ""
     retried: int = 0
+    inward: tuple[int, ...] = ()
+
+    @property
+    def own_restarts(self) -> int:
+        """How often it was restarted itself: an answer into a nested agent makes it run again, too, but is not one of these."""
+        return len(self.restarts) - len(self.inward)
+
+    @property
+    def answers_inside(self) -> bool:
+        """Whether its last restart is an answer into a nested agent."""
+        last: Json = self.restarts[-1] if self.restarts else None
+        # A client that keeps its session itself may send whatever it likes.
+        decision = cast(Metadata, last).get("inner") if isinstance(last, Mapping) else None
+        return len(self.restarts) - 1 in self.inward and isinstance(decision, Mapping)
 
     @property
     def request(self) -> ToolRequest:

@@ -153,6 +153,7 @@ class ToolRunContext:
     abort_signal: AbortSignal = field(default_factory=AbortSignal)
     _progress: Callable[[float | None, str], None] | None = None
     retried: int = 0  # how often the turn was retried because this call had failed
+    answers_inside: bool = False  # the last restart is an answer into the nested agent that this call runs
     answered: bool = False  # by a nested agent that took in a decision: a failure after that does not ask anew
 
     @property

@@ -50,6 +50,7 @@ class Run:
                 _report, setting, call
             ),  # not a method: a run and its context that hold each other outlive the turn
             call.retried,
+            answers_inside=call.answers_inside,
         )
 
     @property

@@ -61,6 +61,7 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     error: ErrorInfo | None = None
     response: Metadata | None = None
     retried: int = 0
+    inward: tuple[int, ...] = ()
 
 
 def written(part: Part, call: Call) -> Part:
@@ -84,8 +85,9 @@ def written(part: Part, call: Call) -> Part:
     error = replace(call.error, message="") if call.error is not None else None
     again = call.retried
     note = _Note(
-        call.id, call.state, pause, call.restarts, call.pauses, call.asked, changed, call.due, error, kept, again
-    )
+        call.id, call.state, pause, call.restarts, call.pauses, call.asked, changed, call.due, error, kept, again,
+        call.inward,
+    )  # fmt: skip
     metadata[OURS] = wire(note)
     return replace(part, metadata=metadata)
 
@@ -150,6 +152,7 @@ def read_call(part: Part, position: int = 0, length: int = 0) -> Call:
         due=note.due,
         asked=note.asked,
         retried=note.retried,
+        inward=note.inward,
     )
     if "pendingOutput" in metadata:
         content = metadata.get("pendingContent")

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from adjourn.bounds import own_restarts, repeats_in_round, spent, stuck
+from adjourn.bounds import repeats_in_round, spent, stuck
 from adjourn.errors import AlreadyResolved, NothingPaused, StaleInterrupt, UnknownInterrupt, VerbNotAllowed
 from adjourn.events import (
     CallRejected,
@@ -307,7 +307,8 @@ def _inward(turn: Turn, position: int, call: Call, decision: Metadata) -> Turn:
     # The same pause may be open again, and be decided once more: that is another decision to whoever takes it in there.
     outer = f"{call.pause.id}.{len(call.restarts)}" if call.pause is not None else None
     inner = {**decision, **where, "outer": outer}
-    return _put(turn, position, replace(call, state="ready", restarts=(*call.restarts, {"inner": inner}), error=None))
+    restarts, inward = (*call.restarts, {"inner": inner}), (*call.inward, len(call.restarts))
+    return _put(turn, position, replace(call, state="ready", restarts=restarts, inward=inward, error=None))
 
 
 def _responded(turn: Turn, event: Responded) -> Turn:
@@ -326,7 +327,7 @@ def _restarted(turn: Turn, event: Restarted) -> Turn:
         call = replace(call, due=event.due)
         return _inward(turn, position, call, {"verb": "restart", "metadata": event.metadata, **given})
     bound = turn.limits.restarts
-    if bound is not None and len(own_restarts(call)) >= bound:
+    if bound is not None and call.own_restarts >= bound:
         raise VerbNotAllowed(
             f"tool {call.request.name!r} was restarted {bound} times already; respond or decline instead"
         )
@@ -404,10 +405,9 @@ def _closed(call: Call, outcome: str, reason: str) -> Call:
 
 def _declined_inside(call: Call) -> str | None:
     """Why the call was declined, where that was still on its way into a nested agent; None where it was not."""
-    last: Json = call.restarts[-1] if call.state == "ready" and call.restarts else None
-    if not isinstance(last, Mapping) or call.pause is None or not call.pause.path:
+    if call.state != "ready" or not call.answers_inside:
         return None
-    decision = cast(Metadata, cast(Metadata, last).get("inner") or {})
+    decision = cast(Metadata, cast(Metadata, call.restarts[-1])["inner"])
     if decision.get("verb") != "decline":
         return None
     return f"{decision.get('reason') or 'The request was declined.'} What was done inside before may have taken effect."

@@ -374,7 +374,10 @@ async def test_after_a_limit_retry_takes_a_new_allowance_and_nothing_less(world:
     assert_sendable(session.messages)
 
 
-async def test_the_counts_of_a_turn_survive_pauses_and_fresh_processes(world: World) -> None:
+@pytest.mark.parametrize("metadata", [None, {"inner": 1}, {"inner": {"verb": "respond"}}], ids=str)
+async def test_the_counts_of_a_turn_survive_pauses_and_fresh_processes_whatever_restarts_say(
+    world: World, metadata: Any
+) -> None:
     limits = Limits(restarts=2, repeats=None)
 
     def define(p: Process) -> None:
@@ -385,10 +388,10 @@ async def test_the_counts_of_a_turn_survive_pauses_and_fresh_processes(world: Wo
     process = world.process(call("never"), define=define, limits=limits)
     session = process.connect()
     await session.send("go").output
-    await session.interrupts[0].restart().output
+    await session.interrupts[0].restart(metadata).output
     session = await world.process(define=define, limits=limits).connect(session.id).load()
     with pytest.raises(LimitReached) as caught:
-        await session.interrupts[0].restart().output
+        await session.interrupts[0].restart(metadata).output
     assert caught.value.limit == "restarts"
     assert session.interrupts == []
     assert_sendable(session.messages)
