@@ -411,6 +411,17 @@ def enqueue(tx: Tx, leg: Leg, queued: Queued, now: float, patience: float) -> No
     tx.put_session(replace(session, queue=(*session.queue, queued)))
 
 
+@brief
+def withdraw(tx: Tx, session_id: str, queued: str) -> bool:
+    """Takes a message off that was not sent yet; says whether it was there."""
+    session = tx.session(session_id)
+    left = tuple(q for q in session.queue if q.id != queued) if session is not None else ()
+    if session is None or len(left) == len(session.queue):
+        return False
+    tx.put_session(replace(session, queue=left))
+    return True
+
+
 def late_result(tx: Tx, session_id: str, call_id: str, output: Json, now: float) -> None:
     """Keeps what a body returned after its call was closed, where whoever decides on the call can see it."""
     rows = [r for r in tx.interrupts(InterruptQuery(session_id=session_id, limit=10_000)) if r.call_id == call_id]

@@ -73,6 +73,10 @@ class Agentlike(Protocol):
         """JSON as the agent's state type. Raises InvalidState."""
         ...
 
+    async def abort(self, snapshot_id: str, reason: str = "aborted") -> Any:
+        """Ends a running turn, wherever it runs."""
+        ...
+
     async def wait(self, snapshot_id: str) -> Any:
         """Returns when the turn of this snapshot rests, whichever process runs it."""
         ...

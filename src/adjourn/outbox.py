@@ -13,10 +13,10 @@ from adjourn.decisions import where_to_go_on
 from adjourn.errors import AdjournError, SessionClosed, SessionConflict, SessionNotFound
 from adjourn.handle import AgentOutput, AgentTurn
 from adjourn.lease import transact
-from adjourn.ledger import enqueue
+from adjourn.ledger import enqueue, withdraw
 from adjourn.leg import Agentlike, Plan
 from adjourn.loading import end_of, load_on
-from adjourn.parts import Message, new_id
+from adjourn.parts import ErrorInfo, Message, new_id
 from adjourn.promise import loop_for
 from adjourn.records import Queued, SessionRecord, Snapshot
 from adjourn.store import Store, Tx
@@ -62,6 +62,7 @@ class Outbox:
         self._session = session
         self._waiting: dict[str, tuple[AgentTurn, Plan]] = {}
         self._follower: asyncio.Task[None] | None = None
+        self._news: asyncio.Event | None = None  # a follower's, which is of its event loop
 
     def put(self, said: Message, plan: Plan, turn: AgentTurn) -> AgentTurn:
         """Has it wait, durably where there is a store. `turn` ends as the one ends that it is sent in, whoever sends it.
@@ -101,9 +102,35 @@ class Outbox:
 
     def _wait(self, turn: AgentTurn, plan: Plan) -> None:
         store, stood = self._session.agent.store, self._session.standing.snapshot_id
-        self._waiting[str(plan.unqueue)] = turn, plan
+        loop, queued = asyncio.get_running_loop(), str(plan.unqueue)
+        self._waiting[queued] = turn, plan
+
+        def aborted() -> None:
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(self._aborted, queued)  # for it may come from any thread
+
+        turn.when_done(turn.signal.on_abort(aborted))
         if store is not None and (self._follower is None or self._follower.done()):
-            self._follower = asyncio.get_running_loop().create_task(self._follow(store, stood))
+            self._follower = loop.create_task(self._follow(store, stood))
+
+    def _aborted(self, queued: str) -> None:
+        """Somebody wants it no more: it is not sent from here, and the follower takes it off the store."""
+        if queued in self._waiting:
+            at = self._session.standing
+            at.queue = [q for q in at.queue if q.id != queued]
+            if self._session.agent.store is None:
+                self._withdrawn(queued)
+            if self._news is not None:
+                self._news.set()
+
+    def _withdrawn(self, queued: str) -> None:
+        turn = self._waiting.pop(queued)[0]
+        error = ErrorInfo("CANCELLED", turn.signal.reason, "Aborted")
+
+        async def never_sent() -> AgentOutput:
+            return AgentOutput(self._session.id, "aborted", error=error)
+
+        turn.begin(never_sent)
 
     def take(self, queued: str) -> tuple[AgentTurn, Plan] | None:
         """The turn of this message, which is sent now; None where it was said through another handle."""
@@ -128,6 +155,7 @@ class Outbox:
     async def _follow(self, store: Store, stood: str | None) -> None:
         """Other handles and processes may settle the pause, and send what waits."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
+        self._news = news
 
         def tell() -> None:
             with suppress(RuntimeError):  # the loop was closed
@@ -147,6 +175,12 @@ class Outbox:
 
     async def _look(self, store: Store, stood: str | None) -> None:
         session, now = self._session, self._session.agent.clock.now()
+        for queued in [q for q, (turn, _) in self._waiting.items() if turn.signal.aborted]:
+            if (
+                await transact(store, partial(withdraw, session_id=session.id, queued=queued))
+                and queued in self._waiting
+            ):
+                self._withdrawn(queued)
         asked = frozenset(self._waiting)
         find = partial(_find, session_id=session.id, queued=asked, stood=stood, now=now, patience=store.lease_seconds)
         found = await transact(store, find, read=True)
@@ -156,14 +190,20 @@ class Outbox:
             )
             return
         here = {q.id for q in found.session.queue} | set(found.taken)
+        too_late: list[tuple[str, str]] = []
         for queued in asked & set(self._waiting):
-            snapshot = found.taken.get(queued)
-            if snapshot is not None and snapshot.status != "pending":
-                turn, _ = self._waiting.pop(queued)
+            snapshot, turn = found.taken.get(queued), self._waiting[queued][0]
+            if snapshot is not None and snapshot.status == "pending":
+                if turn.signal.aborted:
+                    too_late.append((snapshot.id, turn.signal.reason))
+            elif snapshot is not None:
+                del self._waiting[queued]
                 turn.begin(partial(session.told, snapshot.id))
             elif queued not in here:
-                turn, _ = self._waiting.pop(queued)
+                del self._waiting[queued]
                 turn.fail(SessionConflict("this message is in its session's queue no more; it was not sent from here"))
+        for snapshot_id, reason in too_late:  # somebody else had sent it by then
+            await session.agent.abort(snapshot_id, reason)
         if found.free and self._waiting and session.running is None:
             with suppress(AdjournError):
                 await session.load()

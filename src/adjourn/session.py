@@ -146,7 +146,7 @@ class AgentSession(SessionReader):
             raise SessionError("a background turn needs a store: give the agent store=")
         plan = Plan(partial(say, said), context, True, detach, asks=True, said=said)
         if self.agent.on_message_while_paused == "queue" and self._must_wait():
-            return self._messages().put(said, plan, AgentTurn(Watcher(self._wrap)))
+            return self._messages().put(said, plan, self._turn(abort_signal))
         if self.busy:
             raise SessionBusy("a turn of this session is running; await its output, or abort it")
         turn, now = self._at.turn, self.agent.clock.now()  # what is overdue is settled before the message
@@ -273,11 +273,15 @@ class AgentSession(SessionReader):
     def _begin(self, plan: Plan, abort_signal: AbortSignal | None = None, handle: AgentTurn | None = None) -> AgentTurn:
         self._check_open()
         loop_for("a turn")  # raises before anything is changed
-        turn = handle or AgentTurn(Watcher(self._wrap))
+        turn = handle or self._turn(abort_signal)
         plan.before = self._current
         turn.begin(partial(self._leg, turn, plan))
         self._current = turn
         turn.when_done(partial(self._rested, turn))
+        return turn
+
+    def _turn(self, abort_signal: AbortSignal | None) -> AgentTurn:
+        turn = AgentTurn(Watcher(self._wrap))
         if abort_signal is not None:
             turn.when_done(abort_signal.on_abort(lambda: turn.abort(abort_signal.reason)))
         return turn

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adjourn import AgentInit, SessionClosed, SessionNotFound, ToolRunContext, tool
+from adjourn import AbortSignal, AgentInit, SessionClosed, SessionNotFound, ToolRunContext, tool
 from adjourn.testing import call
 from sessions.session_kit import Mortal, Process, World, having, until
 
@@ -134,6 +134,63 @@ async def test_a_background_message_that_waits_is_stored(world: World) -> None:
     await asyncio.wait_for(turn.stored(), 30)
     assert turn.poll() is None
     await session.close()
+
+
+async def test_a_message_that_is_aborted_while_it_waits_is_never_sent(world: World) -> None:
+    process, session, turn = await waiting(world, "Paid.", "Third heard.")
+    signal = AbortSignal()
+    second, third = session.send("by signal", abort_signal=signal), session.send("third")
+    turn.abort("changed my mind")
+    signal.abort("stop")
+    outputs = [await turn.output, await second.output]
+    assert [(o.finish_reason, o.error and o.error.message) for o in outputs] == [
+        ("aborted", "changed my mind"),
+        ("aborted", "stop"),
+    ]
+    (row,) = await process.ai.sessions.list()
+    assert [q.message.text for q in row.queue] == ["third"]
+    assert (await session.interrupts[0].restart().output).text == "Paid."
+    assert (await third.output).text == "Third heard."
+    assert said(session) == ["go", "third"]
+
+
+async def test_a_message_that_is_aborted_before_it_is_said_is_not_sent(world: World) -> None:
+    _, session, _ = await waiting(world, "Paid.")
+    signal = AbortSignal()
+    signal.abort("never")
+    assert (await session.send("third", abort_signal=signal).output).finish_reason == "aborted"
+    await session.close()
+
+
+async def test_an_abort_reaches_a_message_that_another_process_has_begun_to_answer(world: World) -> None:
+    began = asyncio.Event()
+
+    async def slow(_: Any) -> str:
+        began.set()
+        await asyncio.sleep(3600)
+        return "never"
+
+    signal = AbortSignal()
+    process = world.process(call("pay", {"amount": 1}), **QUEUE)
+    session = process.connect()
+    await session.send("go").output
+    turn = session.send("second", abort_signal=signal)
+    other = world.process("Paid.", slow, **QUEUE)
+    await other.ai.inbox.restart(session.interrupts[0].id)
+    await asyncio.wait_for(began.wait(), 30)
+    signal.abort("stop")
+    assert (await asyncio.wait_for(turn.output, 30)).finish_reason == "aborted"
+
+
+async def test_a_message_of_a_session_without_a_store_can_be_aborted_while_it_waits(world: World) -> None:
+    process = world.process(call("pay", {"amount": 1}), "Paid.", store=None, **QUEUE)
+    session = process.connect()
+    await session.send("go").output
+    turn = session.send("second")
+    turn.abort("changed my mind")
+    assert (await turn.output).finish_reason == "aborted"
+    assert (await session.interrupts[0].restart().output).text == "Paid."
+    assert (said(session), session.busy) == (["go"], False)
 
 
 async def test_a_handle_that_is_closed_tells_what_became_of_its_messages(world: World) -> None:
