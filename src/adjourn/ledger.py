@@ -111,13 +111,15 @@ class Write(msgspec.Struct, frozen=True, gc=False):
 class Saved(msgspec.Struct, frozen=True, gc=False):
     """The leg after a commit. `news` are decisions made elsewhere meanwhile; with any, the turn did not come to rest.
 
-    `settled` are the interrupts that this commit itself settled, as they were before.
+    `settled` are the interrupts that this commit itself settled, as they were before; `put_back` those whose decision could not
+    be followed, so that they wait once more.
     """
 
     leg: Leg
     news: Sequence[Decision] = ()
     queue: Sequence[Queued] = ()
     settled: tuple[InterruptRecord, ...] = ()
+    put_back: frozenset[str] = frozenset()
 
 
 # -- committing ------------------------------------------------------------------------------------------------------
@@ -147,10 +149,12 @@ def save(tx: Tx, write: Write) -> Saved:
         _cancel(tx, gone - taken, now)
     leg = replace(leg, open=still_open)
     news: Sequence[Decision] = ()
+    put_back = frozenset[str]()
     if waiting > 0 and write.rest is not None:
         news = [d for d in tx.decisions(session_id=leg.session_id, unapplied=True) if d.interrupt_id in still_open]
         fit = [d for d in news if _fits(tx, write.turn, d, now)]
         waiting -= len(news) - len(fit)
+        put_back = frozenset([d.interrupt_id for d in news if d not in fit])
         news = fit
     rest = None if news and isinstance(write.rest, Paused) else write.rest
     if isinstance(write.rest, Finished) and waiting > 0:
@@ -174,7 +178,7 @@ def save(tx: Tx, write: Write) -> Saved:
         inner=tuple(dict.fromkeys((*session.inner, *write.inner))) if write.inner else session.inner,
     )
     tx.put_session(session)
-    return Saved(leg, news, here, tuple(settled))
+    return Saved(leg, news, here, tuple(settled), put_back)
 
 
 def _fits(tx: Tx, turn: Turn, decision: Decision, now: float) -> bool:

@@ -177,6 +177,7 @@ class LegJournal:
         self.leg = leg
         self._flying: Promise[Saved] | None = None
         self.queue: Sequence[Queued] = ()
+        self.put_back: frozenset[str] = frozenset()
 
     def current(self) -> Leg:
         """The leg, as of its last commit."""
@@ -226,6 +227,7 @@ class LegJournal:
 
     def _adopt(self, saved: Saved) -> None:
         self._flying = None
+        self.put_back |= saved.put_back
         self.leg, self.queue, self._unqueue, self._address = saved.leg, saved.queue, None, None
         self._applying.update({d.interrupt_id: d for d in saved.news})
 

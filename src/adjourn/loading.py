@@ -1,15 +1,16 @@
 """What a stored session amounts to: reading it back into history, turn, state and artifacts."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
-from adjourn.errors import InvalidRequest, SessionConflict
+from adjourn.errors import InvalidRequest, SessionConflict, SessionNotFound
 from adjourn.events import Event, Json, Limits
 from adjourn.parts import Artifact, Message, new_id
 from adjourn.promise import brief
-from adjourn.records import unknown_snapshot
+from adjourn.records import InterruptQuery, unknown_snapshot
 from adjourn.state import Turn
 from adjourn.store import Decision, Queued, SessionRecord, Snapshot, Tx
 from adjourn.turn import begin, close_open_calls, record
@@ -20,7 +21,7 @@ _RETRIABLE = ("failed", "aborted")
 class Loaded(msgspec.Struct, frozen=True):
     """A session as it is stored, seen from one snapshot. `events` are those of the turn that snapshot belongs to.
 
-    `queue` are the messages that wait there.
+    `queue` are the messages that wait there, `put_back` the pauses that wait once more, and so expire no more.
     """
 
     session: SessionRecord
@@ -29,6 +30,7 @@ class Loaded(msgspec.Struct, frozen=True):
     waiting: Sequence[Decision] = ()
     leaf: bool = True
     queue: Sequence[Queued] = ()
+    put_back: frozenset[str] = frozenset()
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -92,7 +94,11 @@ def load(tx: Tx, session_id: str | None, snapshot_id: str | None) -> Loaded | No
         events = tx.events([s.id for s in chain if s.turn_id == chain[-1].turn_id])
     leaf = at_id == session.head or at_id is None or next_of(tx, session_id, at_id) is None
     waiting = tx.decisions(session_id=session_id, unapplied=True) if session.waiting else ()
-    return Loaded(session, chain, events, waiting, leaf, queue_at(tx, session, at_id))
+    queue = queue_at(tx, session, at_id)
+    paused = bool(events) and chain[-1].finish_reason == "interrupted"
+    rows = tx.interrupts(InterruptQuery(status="open", session_id=session.id, limit=10_000)) if paused else ()
+    put_back = frozenset([r.id for r in rows if r.reopened and r.expires_at is None])
+    return Loaded(session, chain, events, waiting, leaf, queue, put_back)
 
 
 def load_on(tx: Tx, session_id: str, snapshot_id: str | None) -> Loaded | None:
@@ -115,11 +121,13 @@ def left_behind(session_id: str, snapshot_id: str | None) -> SessionConflict:
 
 @brief
 def gone_on(tx: Tx, session_id: str, snapshot_id: str | None) -> bool:
-    """Whether somebody went on from this snapshot, or the session is no more."""
+    """Whether somebody went on from this snapshot. Raises SessionNotFound."""
     if snapshot_id is None:
         return False
     session = tx.session(session_id)
-    return session is None or (session.head != snapshot_id and next_of(tx, session_id, snapshot_id) is not None)
+    if session is None:
+        raise SessionNotFound(f"session {session_id!r} was deleted; nothing was run, and this message was not kept")
+    return session.head != snapshot_id and next_of(tx, session_id, snapshot_id) is not None
 
 
 def turn_at(tx: Tx, snapshot_id: str, limits: Limits) -> Turn:
@@ -134,6 +142,15 @@ def turn_at(tx: Tx, snapshot_id: str, limits: Limits) -> Turn:
     for event in tx.events(ids[::-1]):
         turn = record(turn, event)
     return turn
+
+
+def without_expiry(turn: Turn, interrupts: Set[str]) -> Turn:
+    """The turn, in which these pauses do not expire: somebody decided in time, and could not be followed."""
+    if not interrupts:
+        return turn
+    pauses = [(c, c.pause if c.pause is not None and c.pause.id in interrupts else None) for c in turn.calls]
+    calls = [c if pause is None else replace(c, pause=replace(pause, expires_at=None)) for c, pause in pauses]
+    return replace(turn, calls=tuple(calls))
 
 
 def stand(loaded: Loaded, limits: Limits) -> Standing:
@@ -160,4 +177,5 @@ def stand(loaded: Loaded, limits: Limits) -> Standing:
         turn = begin(tuple(history), limits)
         for event in loaded.events:
             turn = record(turn, event)
+        turn = without_expiry(turn, loaded.put_back)
     return Standing(tuple(history), turn, state, tuple(artifacts.values()))

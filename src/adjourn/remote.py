@@ -227,7 +227,7 @@ class Remote:
         if standing.turn is None:  # what it closed is in there already
             history = history[: len(history) - len(turn.added)]
         self.turn = turn = replace(turn, history=history)
-        self._journal.queue = loaded.queue
+        self._journal.queue, self._journal.put_back = loaded.queue, loaded.put_back
         self._at.state = standing.state
         self._at.artifacts = {a.name or new_id("a_"): a for a in standing.artifacts}
         step = next_step(turn)

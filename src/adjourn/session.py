@@ -36,7 +36,7 @@ from adjourn.leg import (
     stop_leg,
     told,
 )
-from adjourn.loading import gone_on, left_behind, turn_at
+from adjourn.loading import gone_on, left_behind, turn_at, without_expiry
 from adjourn.loop import Driver
 from adjourn.outbox import Outbox, elsewhere
 from adjourn.parts import Artifact, ErrorInfo, Message, new_id, to_json
@@ -152,9 +152,7 @@ class AgentSession(SessionReader):
         turn, now = self._at.turn, self.agent.clock.now()  # what is overdue is settled before the message
         if self.agent.on_message_while_paused == "refuse" and turn and not all(overdue(c, now) for c in turn.paused):
             stood = self._at.snapshot_id
-            left = partial(gone_on, session_id=self.id, snapshot_id=stood)
-            if self._store is not None and self._at.stored and self._store.submit(left, read=True).result():
-                self._read_again(stood)
+            if self._was_left():
                 raise left_behind(self.id, stood)
             raise paused_error(self.interrupts)
         return self._begin(plan, abort_signal)
@@ -414,7 +412,8 @@ class AgentSession(SessionReader):
         else:
             self._belongings.clear()
             at.queue = [q for q in at.queue if q.id != plan.unqueue]
-        at.rest(driver.turn, leg.snapshot_id if self._store is not None else None, leg.turn_id, setting.trace)
+        turn = driver.turn if journal is None else without_expiry(driver.turn, journal.put_back)
+        at.rest(turn, leg.snapshot_id if self._store is not None else None, leg.turn_id, setting.trace)
         return driver, step
 
     # -- messages that wait ------------------------------------------------------------------------------------------
@@ -433,9 +432,20 @@ class AgentSession(SessionReader):
         """Whether a message cannot be sent now."""
         try:
             at = self._here()
+            if at.paused and not self.busy and self._was_left():
+                at = self._here()
         except SessionConflict:
             return True  # a turn runs elsewhere
         return self.busy or at.paused or bool(at.queue)
+
+    def _was_left(self) -> bool:
+        """Whether somebody went on from where this stands. Then it is read anew at the next look. Raises SessionNotFound."""
+        stood = self._at.snapshot_id
+        left = partial(gone_on, session_id=self.id, snapshot_id=stood)
+        if self._store is None or not self._at.stored or not self._store.submit(left, read=True).result():
+            return False
+        self._read_again(stood)
+        return True
 
     def _start_queued(self) -> None:
         """Sends the message that has waited longest, once nothing runs and nothing is paused."""

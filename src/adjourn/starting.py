@@ -12,6 +12,7 @@ from adjourn.events import Declined, Event, Expired, Retried, ToolInterrupted, T
 from adjourn.handle import AgentInterrupt
 from adjourn.lease import transact
 from adjourn.leg import Agentlike, Plan, overdue, unknown_outcome
+from adjourn.loading import without_expiry
 from adjourn.notices import tell_refused_items
 from adjourn.parts import ErrorInfo, Message, Part
 from adjourn.resume import check_stored, decide
@@ -78,13 +79,15 @@ async def put_back_unfit(session: Starter, store: Store) -> ResumeError | None:
     turn = at.turn
     if turn is None:
         return None
-    for decision in at.waiting:
+    stored = at.waiting
+    for decision in stored:
         try:
             check_stored(turn, as_event(decision), agent.find_tool)
         except ResumeError as e:
             refused = refused or e
             await transact(store, partial(put_back, decision=decision, why=str(e), now=agent.clock.now()))
             at.waiting = tuple([d for d in at.waiting if d is not decision])
+            at.turn = without_expiry(turn, {d.interrupt_id for d in stored if d not in at.waiting})
     return refused
 
 

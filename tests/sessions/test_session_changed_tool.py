@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from adjourn import Adjourn, Interrupt, ToolChanged, ToolGone, ToolRunContext, tool
+from adjourn import Adjourn, AgentInit, Interrupt, SessionPaused, ToolChanged, ToolGone, ToolRunContext, tool
 from adjourn.testing import ScriptedModel, call
 from sessions.session_kit import World, desk
 
@@ -14,7 +14,7 @@ def refund(world: World, how: str) -> list[Any]:
 
     async def as_it_was(amount: int, ctx: ToolRunContext) -> str:
         if not ctx.is_resumed():
-            raise Interrupt({"ask": amount})
+            raise Interrupt({"ask": amount}, expires_in=60)
         world.log.append(("refunded", amount))
         return "refunded"
 
@@ -88,3 +88,27 @@ async def test_a_decision_for_a_nested_agent_that_is_no_tool_any_more_is_not_los
     answered = await ai.inbox.respond(asked.id, "after all")
     assert answered.turn is not None
     assert (await answered.turn.output).text == "Done."
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("where", ["the handle that took it up", "another process", "the inbox"])
+async def test_a_pause_whose_restart_could_not_be_followed_expires_no_more_whoever_decides(
+    world: World, nested: bool, where: str
+) -> None:
+    session = boss(world, nested, "same", asks(nested), "Done.")[0].connect()
+    await session.send("go").output
+    [asked] = session.interrupts
+    await desk(world).inbox.restart(asked.id, by="ann")
+    agent, ai = boss(world, nested, "changed", "Done.")
+    taken_up = await agent.connect(AgentInit(session_id=session.id)).load()
+    assert [i.id for i in taken_up.interrupts] == [asked.id]
+    world.clock.time += 100
+    if where == "the inbox":
+        decided = (await ai.inbox.respond(asked.id, "known", by="ben")).turn
+    else:
+        handle = taken_up if where == "the handle that took it up" else agent.connect(AgentInit(session_id=session.id))
+        with pytest.raises(SessionPaused):
+            await handle.send("hello").output
+        decided = handle.interrupts[0].respond("known", by="ben")
+    assert (await decided.output).text == "Done."
+    assert [d.verb for d in await ai.inbox.history(asked.id)] == ["restart", "reopen", "respond"]

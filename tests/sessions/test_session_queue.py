@@ -116,14 +116,39 @@ async def test_a_message_of_a_session_that_is_deleted_says_so(world: World) -> N
         await turn.output
 
 
-async def test_a_message_to_a_session_that_was_deleted_before_is_refused_and_brings_nothing_back(world: World) -> None:
-    process = world.process(call("pay", {"amount": 1}), **QUEUE)
+@pytest.mark.parametrize("policy", ["refuse", "queue"])
+async def test_a_message_to_a_session_that_was_deleted_while_paused_is_refused_and_brings_nothing_back(
+    world: World, policy: Any
+) -> None:
+    process = world.process(call("pay", {"amount": 1}), on_message_while_paused=policy)
     session = process.connect()
     await session.send("go").output
     await process.ai.sessions.delete(session.id, force=True)
-    with pytest.raises(SessionNotFound, match="not kept"):
-        await session.send("second").output
+    for _ in range(2):
+        with pytest.raises(SessionNotFound, match="not kept"):
+            await session.send("second").output
     assert await process.ai.sessions.list() == []
+
+
+async def test_a_message_behind_a_turn_whose_session_is_deleted_meanwhile_brings_nothing_back(world: World) -> None:
+    refused: list[type[Exception]] = []
+
+    @tool(name="slow")
+    async def slow(ctx: ToolRunContext) -> str:
+        world.clock.time += 60  # its lease is over
+        await process.ai.sessions.delete(session.id, force=True)
+        try:
+            session.send("second")
+        except Exception as e:
+            refused.append(type(e))
+        return "done"
+
+    process = world.process("Hello.", call("slow"), "Ran.", define=having(slow), **QUEUE)
+    session = process.connect()
+    await session.send("hi").output
+    with pytest.raises(SessionNotFound):
+        await session.send("go").output
+    assert (refused, await process.ai.sessions.list()) == ([SessionNotFound], [])
 
 
 async def test_a_background_message_that_waits_is_stored(world: World) -> None:
@@ -191,6 +216,17 @@ async def test_a_message_of_a_session_without_a_store_can_be_aborted_while_it_wa
     assert (await turn.output).finish_reason == "aborted"
     assert (await session.interrupts[0].restart().output).text == "Paid."
     assert (said(session), session.busy) == (["go"], False)
+
+
+async def test_a_message_of_a_handle_whose_pause_was_settled_elsewhere_is_sent_at_once(world: World) -> None:
+    process = world.process(call("pay", {"amount": 1}), "Heard.", **QUEUE)
+    session = process.connect()
+    await session.send("go").output
+    other = await world.process(**QUEUE).connect(session.id).load()
+    await other.abort("no")
+    turn = session.send("second")
+    assert session.busy
+    assert (await turn.output).text == "Heard."
 
 
 async def test_a_handle_that_is_closed_tells_what_became_of_its_messages(world: World) -> None:
