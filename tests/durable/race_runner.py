@@ -21,7 +21,8 @@ from adjourn.app import Adjourn
 from adjourn.errors import AdjournError, AlreadyResolved
 from adjourn.handle import AgentInit
 
-NAME = "race"
+NAME = f"race_{os.getpid()}"
+"""Of the store: two races on one server at once are none of each other's business."""
 
 
 def app_of(agent: Any) -> Adjourn:
