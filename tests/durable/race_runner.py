@@ -1,6 +1,6 @@
 """Several processes race for the same sessions.
 
-    python race_runner.py drive|decide STORE FOLDER PROCESSES SESSIONS
+    python -m durable.race_runner drive|decide STORE FOLDER PROCESSES SESSIONS
 
 `drive`: sessions were decided on where nobody could run them; each process takes up whatever it finds until all are done.
 `decide`: each process decides on the same interrupt at the same moment. Prints one JSON object.
@@ -15,11 +15,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from crash_runner import Death, build, forked, open_store, read
-
 from adjourn.app import Adjourn
 from adjourn.errors import AdjournError, AlreadyResolved
 from adjourn.handle import AgentInit
+from durable.crash_app import build, read
+from durable.killing import Death, forked, open_store
 
 NAME = f"race_{os.getpid()}"
 """Of the store: two races on one server at once are none of each other's business."""
@@ -79,7 +79,7 @@ def main() -> None:
             (folder / "ids").write_text("\n".join(ids))
             if mode == "drive":
                 for interrupt in ids:
-                    await app_of(one).inbox.restart(interrupt, by="maker", run=False)
+                    await app_of(one).inbox.restart(interrupt, metadata={"ok": True}, by="maker", run=False)
 
         asyncio.run(work())
 

@@ -1,6 +1,7 @@
 """Processes that want the same thing at the same moment: one gets it, and nothing happens twice."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Any
 
 import pytest
 
-RUNNER = Path(__file__).parent / "race_runner.py"
+TESTS = Path(__file__).parent.parent
 
 
 def race(mode: str, store: str, folder: Path, processes: int, sessions: int) -> dict[str, Any]:
-    command = [sys.executable, "-W", "error", str(RUNNER), mode, store, str(folder), str(processes), str(sessions)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    command = [sys.executable, "-W", "error", "-m", "durable.race_runner", mode, store, str(folder)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    done = subprocess.run(
+        [*command, str(processes), str(sessions)], capture_output=True, text=True, check=False, timeout=300, env=env
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -24,7 +24,8 @@ from typing import Any
 from adjourn.engines.temporal import Temporal, Timing, WorkerOptions, run_worker
 from adjourn.errors import AlreadyResolved
 from adjourn.handle import AgentInit
-from durable.crash_runner import Death, begun, build, forked, open_store, read
+from durable.crash_app import build, read
+from durable.killing import Death, begun, forked, open_store
 
 THREADS = 4
 AT_ONCE = 20
@@ -64,7 +65,7 @@ class Race:
         """Accepted, and told to nobody."""
         agent = self.agent()
         for interrupt in self.interrupts():
-            await agent._host.inbox.restart(interrupt, by="maker", run=False)
+            await agent._host.inbox.restart(interrupt, metadata={"ok": True}, by="maker", run=False)
         await agent._host.aclose()
 
     async def work(self) -> None:
@@ -92,7 +93,7 @@ class Race:
             await agent._host.inbox.get(interrupt)
             await asyncio.sleep(max(0.0, start - time.time()))
             try:
-                accepted = await agent._host.inbox.restart(interrupt, by=who)
+                accepted = await agent._host.inbox.restart(interrupt, metadata={"ok": True}, by=who)
             except AlreadyResolved as e:
                 return f"lost to {e.decision.by}"
             output = await accepted.turn.wait()

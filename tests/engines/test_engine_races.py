@@ -20,7 +20,7 @@ def race(mode: str, server: Server, store: str, folder: Path, processes: int, se
     command = [sys.executable, "-W", "error", str(RUNNER), mode, server.address, store, str(folder)]
     done = subprocess.run(
         [*command, str(processes), str(sessions)], capture_output=True, text=True, check=False, timeout=580,
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])

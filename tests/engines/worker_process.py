@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from adjourn.engines.temporal import Temporal, Timing, WorkerOptions, run_worker
-from durable.crash_runner import Death, KillingStore, build, open_store
+from durable.crash_app import build
+from durable.killing import Death, KillingStore, open_store
 
 TIMING = Timing(task=1.0, heartbeat=1.0, backoff=0.05)
 LEASE = 1.0
