@@ -13,6 +13,7 @@ from adjourn.errors import ModelError, SessionBusy, SessionConflict, StaleInterr
 from adjourn.handle import AgentInit, AgentTurn
 from adjourn.lease import transact
 from adjourn.session import AgentSession
+from adjourn.store import Decision, Tx
 from durable.crash_app import notes, put_down, read
 from durable.crash_scenarios import SCENARIOS, Verb
 
@@ -212,6 +213,10 @@ async def recover(agent: Any, scenario: str, effects: Path) -> Actor:
     return actor
 
 
+def _left(tx: Tx) -> list[Decision]:
+    return tx.decisions(session_id=SESSION, unapplied=True)
+
+
 async def report_on(actor: Actor) -> dict[str, Any]:
     """What there is to see afterwards, in the file of effects and for one who opens the session anew."""
     counts = Counter(line.split()[0] for line in read(actor.effects).splitlines())
@@ -220,6 +225,7 @@ async def report_on(actor: Actor) -> dict[str, Any]:
         keys[line.split()[0]].add(line.split()[1])
     noted = read(notes(actor.effects)).splitlines()
     again = await actor.agent.connect(AgentInit(session_id=SESSION)).load()
+    left = await transact(actor.agent.store, _left, read=True)
     return {
         "text": actor.session.last_text,
         "unknown": actor.unknown,
@@ -228,6 +234,7 @@ async def report_on(actor: Actor) -> dict[str, Any]:
         "reloaded": again.last_text,
         "outputs": [p.tool_response.output for m in again.messages for p in m.content if p.tool_response],
         "open": len(again.interrupts),
+        "unapplied": len(left),
         "said": _said(again),
         "lost": [m for m in actor.again if f"sent {m}" in noted],
         "go_aheads": await _restarts(actor) + noted.count("retry"),

@@ -46,6 +46,7 @@ def check_one(report: dict[str, Any], scenario: str) -> None:
     expected = SCENARIOS[scenario]
     assert report["text"] == report["reloaded"] == "done", report
     assert report["open"] == 0, report
+    assert report["unapplied"] == 0, "every decision was taken up"
     assert report["said"] == [*expected.messages], "each message has one turn"
     assert not report["lost"], report
     assert report["effects"].keys() <= expected.effects.keys(), report
